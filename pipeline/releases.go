@@ -41,29 +41,29 @@ const (
 )
 
 // Releases returns a lookup in the site's indexes.
-func (s Site) Releases() *Releases {
-	first := cmp.Or(s.variables["PIP_INDEX_URL"], packageIndex)
+func (n Network) Releases() *Releases {
+	first := cmp.Or(n.variables["PIP_INDEX_URL"], packageIndex)
 	return &Releases{
-		client:  pyindex.New(s.Transport()),
-		indexes: append([]string{first}, strings.Fields(s.variables["PIP_EXTRA_INDEX_URL"])...),
-		torch:   cmp.Or(s.variables[torchIndexes], torchIndex),
+		client:  pyindex.New(n.Transport()),
+		indexes: append([]string{first}, strings.Fields(n.variables["PIP_EXTRA_INDEX_URL"])...),
+		torch:   cmp.Or(n.variables[torchIndexes], torchIndex),
 	}
 }
 
 // Transport reaches servers in the same way as pip and uv: through the site's proxies, with its
 // certificates. It has the policy of tries and time limits of internal/httpclient.
-func (s Site) Transport() http.RoundTripper {
-	all := s.variables["ALL_PROXY"]
+func (n Network) Transport() http.RoundTripper {
+	all := n.variables["ALL_PROXY"]
 	proxy := httpproxy.Config{
-		HTTPProxy:  cmp.Or(s.variables["HTTP_PROXY"], all),
-		HTTPSProxy: cmp.Or(s.variables["HTTPS_PROXY"], all),
-		NoProxy:    s.variables["NO_PROXY"],
+		HTTPProxy:  cmp.Or(n.variables["HTTP_PROXY"], all),
+		HTTPSProxy: cmp.Or(n.variables["HTTPS_PROXY"], all),
+		NoProxy:    n.variables["NO_PROXY"],
 	}
 	t := &http.Transport{
 		Proxy:             func(r *http.Request) (*url.URL, error) { return proxy.ProxyFunc()(r.URL) },
 		ForceAttemptHTTP2: true,
 	}
-	if pool, err := x509.SystemCertPool(); err == nil && pool.AppendCertsFromPEM([]byte(s.ca)) {
+	if pool, err := x509.SystemCertPool(); err == nil && pool.AppendCertsFromPEM([]byte(n.ca)) {
 		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	return httpclient.New(t)
@@ -132,13 +132,13 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 
 // Torch looks up the torch that s names in torch's own indexes, one for each CUDA, if the tables lack it
 // for the CUDA and the driver of s.
-func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Request) (Found, error) {
-	f := Found{Tables: t, Version: s.Torch}
-	if s.Torch == "" || !isRelease(s.Torch) ||
-		order(s.Torch, t.Torches[len(t.Torches)-1].Version) < 0 || t.OffersTorch(s) {
+func (r *Releases) Torch(ctx context.Context, t *compat.Tables, request wheel.Request) (Found, error) {
+	f := Found{Tables: t, Version: request.Torch}
+	if request.Torch == "" || !isRelease(request.Torch) ||
+		order(request.Torch, t.Torches[len(t.Torches)-1].Version) < 0 || t.OffersTorch(request) {
 		return f, nil
 	}
-	for _, cuda := range t.CUDAsFor(s) {
+	for _, cuda := range t.CUDAsFor(request) {
 		name := "cu" + strings.ReplaceAll(cuda, ".", "")
 		files, err := r.client.Files(ctx, r.torch+"/"+name, "torch")
 		if ctx.Err() != nil {
@@ -146,16 +146,16 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Request)
 		}
 		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
 			f.addNote("the tables of this dsbuild do not have %s, "+
-				"and torch's own index did not answer (name a mirror of it with %s): %v", askedTorch(s), torchIndexes, err)
+				"and torch's own index did not answer (name a mirror of it with %s): %v", askedTorch(request), torchIndexes, err)
 			return f, nil // another of them would not answer either
 		}
 		row := compat.Torch{CUDA: cuda, Index: name, SHA256: map[string]string{}}
 		for _, file := range files {
 			version, local, _ := strings.Cut(file.Version, "+")
 			v, err := semver.PyPI.Parse(version)
-			minor := strings.Count(s.Torch, ".") == 1 && strings.HasPrefix(version, s.Torch+".") &&
+			minor := strings.Count(request.Torch, ".") == 1 && strings.HasPrefix(version, request.Torch+".") &&
 				err == nil && !v.IsPrerelease()
-			if file.Wheel == nil || local != name || version != s.Torch && !minor || order(version, row.Version) < 0 {
+			if file.Wheel == nil || local != name || version != request.Torch && !minor || order(version, row.Version) < 0 {
 				continue
 			}
 			if version != row.Version {
@@ -173,20 +173,20 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Request)
 			return f, nil
 		}
 	}
-	f.addNote("neither the tables of this dsbuild nor torch's own indexes have %s", askedTorch(s))
+	f.addNote("neither the tables of this dsbuild nor torch's own indexes have %s", askedTorch(request))
 	return f, nil
 }
 
 var linuxX86 = regexp.MustCompile(`^(many)?linux[0-9_]*_x86_64$`)
 
 // askedTorch describes the requested torch in words.
-func askedTorch(s wheel.Request) string {
-	text := "torch " + s.Torch
-	if s.CUDA != "" {
-		text += " for CUDA " + s.CUDA
+func askedTorch(request wheel.Request) string {
+	text := "torch " + request.Torch
+	if request.CUDA != "" {
+		text += " for CUDA " + request.CUDA
 	}
-	if s.Driver != "" {
-		text += " for driver " + s.Driver
+	if request.Driver != "" {
+		text += " for driver " + request.Driver
 	}
 	return text
 }

@@ -60,7 +60,7 @@ func anchors(files ...[3]string) string {
 }
 
 // index is the package index of the tests, and torch's own below /whl.
-func index(t *testing.T) (Site, *int) {
+func index(t *testing.T) (Network, *int) {
 	t.Helper()
 	url, asked := pages(t, map[string]string{
 		"/simple/deepspeed/": anchors(
@@ -74,7 +74,7 @@ func index(t *testing.T) (Site, *int) {
 		"/whl/cu128/torch/": anchors([3]string{"torch-2.9.1+cu128-cp312-cp312-manylinux_2_28_x86_64.whl", "", "a"}),
 		"/whl/cu126/torch/": anchors([3]string{"torch-2.12.0+cu126-cp311-cp311-linux_x86_64.whl", "", "b"}, [3]string{"torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl", "", "c"}),
 	})
-	return site(t, SiteOptions{IndexURL: url + "/simple/"}, map[string]string{"DSBUILD_TORCH_INDEX": url + "/whl/"}), asked
+	return site(t, NetworkOptions{IndexURL: url + "/simple/"}, map[string]string{"DSBUILD_TORCH_INDEX": url + "/whl/"}), asked
 }
 
 func newTables(t *testing.T) *compat.Tables {
@@ -90,10 +90,10 @@ func newTables(t *testing.T) *compat.Tables {
 // none, or does not answer, the tables decide.
 func TestReleasesOfDeepSpeed(t *testing.T) {
 	s, asked := index(t)
-	down := site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, nil)
+	down := site(t, NetworkOptions{IndexURL: "http://127.0.0.1:9/simple"}, nil)
 	empty, _ := pages(t, nil)
 	for name, c := range map[string]struct {
-		site    Site
+		network Network
 		version string
 		sha     string // "": refused
 		notes   []string
@@ -109,10 +109,10 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		"too old":          {s, "0.3.0", "", nil, "--deepspeed 0.14.0"},
 		"no index":         {down, "0.19.9", "", []string{"dsbuild uses its own tables, because the package index did not answer for deepspeed: http://127.0.0.1:9/"}, "--deepspeed 0.19.8"},
 		"newest, no index": {down, compat.Latest, "9e491abd", []string{"dsbuild uses its own tables"}, ""},
-		"an empty index":   {site(t, SiteOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "--deepspeed 0.19.8"},
-		"beside":           {site(t, SiteOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treats it like"}, ""},
+		"an empty index":   {site(t, NetworkOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "--deepspeed 0.19.8"},
+		"beside":           {site(t, NetworkOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treats it like"}, ""},
 	} {
-		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), c.version)
+		found, err := c.network.Releases().DeepSpeed(t.Context(), newTables(t), c.version)
 		if err != nil {
 			t.Error(name, err)
 			continue
@@ -150,13 +150,13 @@ func compareNotes(t *testing.T, name string, got, want []string) {
 // A torch that the tables lack, also for another CUDA or an older driver, comes from torch's own indexes.
 func TestReleasesOfTorch(t *testing.T) {
 	s, asked := index(t)
-	down := site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"DSBUILD_TORCH_INDEX": "http://127.0.0.1:9/whl"})
+	down := site(t, NetworkOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"DSBUILD_TORCH_INDEX": "http://127.0.0.1:9/whl"})
 	for name, c := range map[string]struct {
-		site  Site
-		spec  wheel.Request
-		want  string // torch, CUDA, toolkit, index and digest; "": refused
-		notes []string
-		hint  string
+		network Network
+		r       wheel.Request
+		want    string // torch, CUDA, toolkit, index and digest; "": refused
+		notes   []string
+		hint    string
 	}{
 		"newer":              {s, wheel.Request{Torch: "2.16.1"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
 		"its Python":         {s, wheel.Request{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.0 13.0.3 cu130 3", nil, ""},
@@ -171,14 +171,14 @@ func TestReleasesOfTorch(t *testing.T) {
 		"a driver of none":   {s, wheel.Request{Torch: "2.13", Driver: "550"}, "", []string{"have torch 2.13 for driver 550"}, "--torch 2.10.0"},
 		"no torch index":     {down, wheel.Request{Torch: "2.12", Driver: "550"}, "", []string{"do not have torch 2.12 for driver 550, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "--torch 2.10.0"},
 	} {
-		found, err := c.site.Releases().Torch(t.Context(), newTables(t), c.spec)
+		found, err := c.network.Releases().Torch(t.Context(), newTables(t), c.r)
 		if err != nil {
 			t.Error(name, err)
 			continue
 		}
 		compareNotes(t, name, found.Notes, c.notes)
-		c.spec.GPUs = []string{"A100"}
-		tc, err := found.Tables.Resolve(c.spec)
+		c.r.GPUs = []string{"A100"}
+		tc, err := found.Tables.Resolve(c.r)
 		got := ""
 		if err == nil {
 			got = strings.Join([]string{tc.Torch, tc.CUDA, tc.Toolkit, tc.Index, tc.TorchHash[:min(len(tc.TorchHash), 1)]}, " ")
@@ -188,8 +188,8 @@ func TestReleasesOfTorch(t *testing.T) {
 		}
 	}
 	before := *asked
-	for _, spec := range []wheel.Request{{}, {Torch: "2.15"}, {Torch: "2.10.0", CUDA: "12.8"}, {Torch: "1.13"}, {Torch: "2.10", Driver: "550"}, {Torch: "2.15.0+cu130"}, {Torch: "rubbish"}} {
-		if found, err := s.Releases().Torch(t.Context(), newTables(t), spec); err != nil || len(found.Notes) > 0 {
+	for _, r := range []wheel.Request{{}, {Torch: "2.15"}, {Torch: "2.10.0", CUDA: "12.8"}, {Torch: "1.13"}, {Torch: "2.10", Driver: "550"}, {Torch: "2.15.0+cu130"}, {Torch: "rubbish"}} {
+		if found, err := s.Releases().Torch(t.Context(), newTables(t), r); err != nil || len(found.Notes) > 0 {
 			t.Error(found, err)
 		}
 	}
@@ -246,16 +246,16 @@ func TestReleasesByTheSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		site Site
-		note string
+		network Network
+		note    string
 	}{
-		"its certificate":       {site(t, SiteOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in the tables of this dsbuild, which"},
-		"no certificate":        {site(t, SiteOptions{IndexURL: secure.URL}, nil), "certificate signed by unknown authority"},
-		"a proxy":               {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in the tables of this dsbuild, which"},
-		"a proxy for all":       {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in the tables of this dsbuild, which"},
-		"a proxy, but not here": {site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), "connection refused"},
+		"its certificate":       {site(t, NetworkOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in the tables of this dsbuild, which"},
+		"no certificate":        {site(t, NetworkOptions{IndexURL: secure.URL}, nil), "certificate signed by unknown authority"},
+		"a proxy":               {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in the tables of this dsbuild, which"},
+		"a proxy for all":       {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in the tables of this dsbuild, which"},
+		"a proxy, but not here": {site(t, NetworkOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), "connection refused"},
 	} {
-		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")
+		found, err := c.network.Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +296,7 @@ def prepare_metadata_for_build_wheel(folder, settings=None):
 		"/simple/deepspeed/":             "<a href=/files/deepspeed-0.19.9.tar.gz>deepspeed-0.19.9.tar.gz</a>",
 		"/files/deepspeed-0.19.9.tar.gz": string(sdist),
 	})
-	s := site(t, SiteOptions{IndexURL: url + "/simple"}, nil)
+	s := site(t, NetworkOptions{IndexURL: url + "/simple"}, nil)
 	env := t.TempDir() // the script calls "python", which many systems have in environments only
 	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", env).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))

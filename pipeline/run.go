@@ -28,7 +28,7 @@ type Runner struct {
 	// Builder is asked for only when something has to be built.
 	Builder func(context.Context) (Builder, error)
 	Report  ui.Reporter
-	Site    Site // whose secrets are kept out of all that is said and written
+	Network Network // whose secrets are kept out of all that is said and written
 
 	// Sign signs the wheel at path once it is in Dir; nil: dsbuild signs nothing.
 	Sign func(path string) error
@@ -38,12 +38,12 @@ type Runner struct {
 
 // Run returns the wheel of a plan.
 func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
-	r.Report = r.Site.Reporter(r.Report)
+	r.Report = r.Network.Reporter(r.Report)
 	a, err := r.runPlan(ctx, p)
 	if err == nil && r.Sign != nil {
 		err = SignPlaced(ctx, a.Path, r.Sign)
 	}
-	return a, r.Site.Error(err)
+	return a, r.Network.Error(err)
 }
 
 // SignPlaced signs a wheel that Place has put into a folder, and lists the signature there.
@@ -62,7 +62,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	}
 	if !r.NoCache {
 		var a wheel.Artifact
-		ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept Product) (err error) {
+		ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept StoredWheel) (err error) {
 			// The same wheel, which may have been asked for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain().Glibc); len(findings) > 0 {
 				return wheel.NotAsked(kept.Manifest.Name, findings)
@@ -114,7 +114,7 @@ func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	a, err := r.placeWheel(ctx, Product{File: b.wheel, Manifest: m, Provenance: statement})
+	a, err := r.placeWheel(ctx, StoredWheel{File: b.wheel, Manifest: m, Provenance: statement})
 	if err != nil {
 		return a, err
 	}
@@ -137,7 +137,7 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 	}
 	defer file.Close()
 	err = func() error {
-		log := r.Site.Log(file)
+		log := r.Network.Log(file)
 		space, err := builder.Open(ctx, p, Work{r.Jobs, r.NoCache, log, r.Report})
 		if err != nil {
 			return err
@@ -163,13 +163,13 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 }
 
 // placeWheel puts a finished wheel into the output directory.
-func (r Runner) placeWheel(ctx context.Context, p Product) (wheel.Artifact, error) {
+func (r Runner) placeWheel(ctx context.Context, w StoredWheel) (wheel.Artifact, error) {
 	if r.claim != nil {
-		if err := r.claim(p.Manifest.Name); err != nil {
+		if err := r.claim(w.Manifest.Name); err != nil {
 			return wheel.Artifact{}, err
 		}
 	}
-	return Place(ctx, p, r.Dir)
+	return Place(ctx, w, r.Dir)
 }
 
 // DefaultLogs returns the directory of the user's build logs.

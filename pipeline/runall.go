@@ -48,7 +48,7 @@ func (r Runner) RunAll(ctx context.Context, plans []*Plan, done func(Result)) []
 			}
 			result.Artifact, result.Err = one.Run(ctx, p)
 			if result.Err != nil && ctx.Err() == nil {
-				r.Site.Reporter(one.Report).Warn("failed: %v", result.Err)
+				r.Network.Reporter(one.Report).Warn("failed: %v", result.Err)
 			}
 		}
 		if result.Err == nil && p.Key != "" {

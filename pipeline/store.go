@@ -31,7 +31,7 @@ func DefaultStore() Store {
 }
 
 // withStoredWheel calls use for the wheel of a plan if the store has it undamaged, and reports whether it has.
-func (s Store) withStoredWheel(ctx context.Context, digest string, use func(Product) error) (ok bool, err error) {
+func (s Store) withStoredWheel(ctx context.Context, digest string, use func(StoredWheel) error) (ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil || digest == "" {
 		return false, nil //nolint:nilerr // an unreadable store counts as empty
 	}
@@ -41,8 +41,8 @@ func (s Store) withStoredWheel(ctx context.Context, digest string, use func(Prod
 		if err != nil || len(names) != 1 {
 			return err
 		}
-		var kept Product
-		if kept, ok = readProduct(entry, names[0]); !ok {
+		var kept StoredWheel
+		if kept, ok = readStored(entry, names[0]); !ok {
 			return nil // built again, which replaces the entry
 		}
 		now := time.Now()
@@ -52,24 +52,24 @@ func (s Store) withStoredWheel(ctx context.Context, digest string, use func(Prod
 	return ok && err == nil, err
 }
 
-// readProduct returns the wheel that a manifest in dir is about; ok is false if one of its files is missing or
+// readStored returns the wheel that a manifest in dir is about; ok is false if one of its files is missing or
 // damaged.
-func readProduct(dir, manifest string) (p Product, ok bool) {
+func readStored(dir, manifest string) (w StoredWheel, ok bool) {
 	text, err := os.ReadFile(filepath.Join(dir, manifest))
 	if err != nil {
-		return Product{}, false
+		return StoredWheel{}, false
 	}
 	m, err := wheel.ParseManifest(text)
 	if err != nil || m.Name+wheel.ManifestSuffix != manifest {
-		return Product{}, false
+		return StoredWheel{}, false
 	}
 	file := filepath.Join(dir, m.Name)
 	statement, err := os.ReadFile(file + wheel.ProvenanceSuffix)
 	if err != nil {
-		return Product{}, false
+		return StoredWheel{}, false
 	}
 	sum, _, err := wheel.HashRegular(file)
-	return Product{File: file, Manifest: m, Provenance: statement}, err == nil && sum == m.SHA256
+	return StoredWheel{File: file, Manifest: m, Provenance: statement}, err == nil && sum == m.SHA256
 }
 
 // Put keeps a finished wheel under its plan's digest.
@@ -86,7 +86,7 @@ func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 	if err != nil {
 		return err
 	}
-	if _, err := Place(ctx, Product{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
+	if _, err := Place(ctx, StoredWheel{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
 		return err
 	}
 	return withLock(ctx, s.Dir, false, func() error {
@@ -129,8 +129,8 @@ func LongUnused(dirs []string, keep int) []string {
 	return dirs[min(keep, len(dirs)):]
 }
 
-// Product is a finished wheel with the files beside it.
-type Product struct {
+// StoredWheel is a finished wheel with the files beside it.
+type StoredWheel struct {
 	File       string // path of the wheel
 	Manifest   wheel.Manifest
 	Provenance []byte // the in-toto statement
@@ -138,21 +138,21 @@ type Product struct {
 
 // Place puts a wheel, its manifest and its statement into dir, and writes dir's SHA256SUMS again.
 // Each file appears only when it is complete. Several callers may do so at once.
-func Place(ctx context.Context, p Product, dir string) (wheel.Artifact, error) {
+func Place(ctx context.Context, w StoredWheel, dir string) (wheel.Artifact, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wheel.Artifact{}, err
 	}
-	m := p.Manifest
+	m := w.Manifest
 	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
 	return a, withLock(ctx, dir, false, func() error {
 		// Copy the wheel, and write the other files beside it.
-		if err := copyWhole(p.File, a.Path); err != nil {
+		if err := copyWhole(w.File, a.Path); err != nil {
 			return err
 		}
-		if err := p.writeByteCode(a.Path + wheel.ByteCodeSuffix); err != nil {
+		if err := w.writeByteCode(a.Path + wheel.ByteCodeSuffix); err != nil {
 			return err
 		}
-		text, err := json.MarshalIndent(p.Manifest, "", "  ")
+		text, err := json.MarshalIndent(w.Manifest, "", "  ")
 		if err != nil {
 			return err
 		}
@@ -160,10 +160,10 @@ func Place(ctx context.Context, p Product, dir string) (wheel.Artifact, error) {
 			return err
 		}
 		before, _ := os.ReadFile(a.Path + wheel.ProvenanceSuffix) // none, or to be replaced
-		if err := atomicfile.Write(a.Path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644); err != nil {
+		if err := atomicfile.Write(a.Path+wheel.ProvenanceSuffix, bytes.NewReader(w.Provenance), 0o644); err != nil {
 			return err
 		}
-		if err := p.copySignatures(a.Path, bytes.Equal(before, p.Provenance)); err != nil {
+		if err := w.copySignatures(a.Path, bytes.Equal(before, w.Provenance)); err != nil {
 			return err
 		}
 		return writeSums(dir, filepath.Base(a.Path))
@@ -172,7 +172,7 @@ func Place(ctx context.Context, p Product, dir string) (wheel.Artifact, error) {
 
 // copySignatures copies the signatures of the statement to those of the wheel at path. If these are
 // of another statement, it removes them first.
-func (p Product) copySignatures(path string, same bool) error {
+func (w StoredWheel) copySignatures(path string, same bool) error {
 	there, err := wheel.SignatureFiles(path)
 	if err != nil {
 		return err
@@ -185,23 +185,23 @@ func (p Product) copySignatures(path string, same bool) error {
 			return err
 		}
 	}
-	source, err := os.ReadFile(p.File + wheel.ProvenanceSuffix)
-	if err != nil || !bytes.Equal(source, p.Provenance) || p.File == path {
+	source, err := os.ReadFile(w.File + wheel.ProvenanceSuffix)
+	if err != nil || !bytes.Equal(source, w.Provenance) || w.File == path {
 		return nil //nolint:nilerr // there are no signatures of this statement
 	}
-	signatures, err := wheel.SignatureFiles(p.File)
+	signatures, err := wheel.SignatureFiles(w.File)
 	for _, f := range signatures {
 		if err == nil {
-			err = copyWhole(f, path+strings.TrimPrefix(f, p.File))
+			err = copyWhole(f, path+strings.TrimPrefix(f, w.File))
 		}
 	}
 	return err
 }
 
 // writeByteCode copies the byte code to path, if there is any: a wheel works without it.
-func (p Product) writeByteCode(path string) error {
-	from := p.File + wheel.ByteCodeSuffix
-	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
+func (w StoredWheel) writeByteCode(path string) error {
+	from := w.File + wheel.ByteCodeSuffix
+	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) || w.Manifest.ByteCode == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err // that of another build with this name
 		}

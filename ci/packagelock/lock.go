@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/fleet/environment"
-	"github.com/dsbuild/dsbuild/pipeline/pins"
+	"github.com/dsbuild/dsbuild/pipeline/packages"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -60,8 +60,8 @@ func formatLock(lists map[lockKey][]dockerfiles.Package, inputs string) string {
 }
 
 // tableRequest returns the request for a row of the tables, with the needs of every op.
-func tableRequest(t *compat.Tables, torch compat.Torch, python string) pins.Request {
-	q := pins.Request{Torch: torch.Version, Python: python, Pins: torch.PinsFor(python), Source: compat.CUDA12}
+func tableRequest(t *compat.Tables, torch compat.Torch, python string) packages.Query {
+	q := packages.Query{Torch: torch.Version, Python: python, Pins: torch.PinsFor(python), Source: compat.CUDA12}
 	toolkit := torch.CUDA
 	if torch.Toolkit != "" {
 		q.Source, toolkit = compat.CUDA13, torch.Toolkit
@@ -85,15 +85,15 @@ func tableRequest(t *compat.Tables, torch compat.Torch, python string) pins.Requ
 
 // armRequests returns the requests for the smoke tests of wheels for aarch64 that x86_64 builds: the newest torch, for the Python of
 // each base with cross compilers.
-func armRequests(t *compat.Tables) []pins.Request {
-	var out []pins.Request
+func armRequests(t *compat.Tables) []packages.Query {
+	var out []packages.Query
 	for _, base := range t.Bases {
 		if !base.Cross {
 			continue
 		}
 		for _, python := range base.Pythons {
 			torch := t.Torches[0] // the newest
-			out = append(out, pins.Request{Machine: wheel.Arm, Torch: torch.Version, Python: python, Pins: torch.PinsFor(python)})
+			out = append(out, packages.Query{Machine: wheel.Arm, Torch: torch.Version, Python: python, Pins: torch.PinsFor(python)})
 		}
 	}
 	return out

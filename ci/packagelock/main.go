@@ -19,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/pins"
+	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
 
 // atOnce is the number of toolchains that are resolved side by side.
@@ -45,7 +45,7 @@ func run(ctx context.Context, upgrade bool, out string) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	site, err := pipeline.NewSite(pipeline.SiteOptions{}, os.Getenv)
+	network, err := pipeline.NewNetwork(pipeline.NetworkOptions{}, os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -54,8 +54,8 @@ func run(ctx context.Context, upgrade bool, out string) error {
 		return err
 	}
 	cache = filepath.Join(cache, "dsbuild", "env")
-	files := &environment.Collector{Cache: cache, Indexes: site.FileIndexes(), Torch: site.TorchIndex(), Client: site.IndexClient()}
-	resolver, err := pins.NewResolver(ctx, site, files, tmp, os.Environ())
+	files := &environment.Collector{Cache: cache, Indexes: network.FileIndexes(), Torch: network.TorchIndex(), Client: network.IndexClient()}
+	resolver, err := packages.NewResolver(ctx, network, files, tmp, os.Environ())
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tabl
 				if !upgrade {
 					known, _ = dockerfiles.LockedPackages(torch.Version, python, string(q.Source), nil, nil)
 				}
-				got, err := pins.Resolve(ctx, r, q, known)
+				got, err := packages.Resolve(ctx, r, q, known)
 				if err != nil {
 					return fmt.Errorf("torch %s, Python %s: %w", torch.Version, python, err)
 				}
@@ -118,7 +118,7 @@ func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tabl
 			if upgrade {
 				known = dockerfiles.Packages{}
 			}
-			got, err := pins.Resolve(ctx, r, q, known)
+			got, err := packages.Resolve(ctx, r, q, known)
 			if err != nil {
 				return fmt.Errorf("%s, torch %s, Python %s: %w", q.Machine, q.Torch, q.Python, err)
 			}
@@ -132,7 +132,7 @@ func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tabl
 }
 
 // addSections adds the packages of a request to the sections of the lock.
-func addSections(lists map[lockKey][]dockerfiles.Package, q pins.Request, got dockerfiles.Packages, tools []string) {
+func addSections(lists map[lockKey][]dockerfiles.Package, q packages.Query, got dockerfiles.Packages, tools []string) {
 	key := lockKey{Kind: dockerfiles.RuntimeSection, Torch: q.Torch, Python: q.Python}
 	lists[key] = got.Runtime
 	for _, p := range got.Build {

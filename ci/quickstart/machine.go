@@ -106,7 +106,7 @@ func checkPrograms(ctx context.Context, environ []string, engine bool) (python s
 
 // choosePython returns the Python of the wheel and the nodes; "" if none fits. A build on this
 // machine needs its header too.
-func choosePython(g pipeline.BuildEnvironment, engine bool) string {
+func choosePython(g pipeline.BuildHost, engine bool) string {
 	uv := slices.Contains(g.Tools, "uv")
 	for _, version := range nodePythons() {
 		if slices.ContainsFunc(g.Interpreters, func(i pipeline.Interpreter) bool {

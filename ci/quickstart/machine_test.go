@@ -32,7 +32,7 @@ func TestChoosePython(t *testing.T) {
 		"too new and too old":            {true, []pipeline.Interpreter{python("3.14.0", whole...), python("3.9.2", whole...)}, nil, ""},
 		"3.1 is not the beginning of it": {true, []pipeline.Interpreter{python("3.1.3", whole...)}, nil, ""},
 	} {
-		if got := choosePython(pipeline.BuildEnvironment{Interpreters: c.found, Tools: c.tools}, c.engine); got != c.want {
+		if got := choosePython(pipeline.BuildHost{Interpreters: c.found, Tools: c.tools}, c.engine); got != c.want {
 			t.Errorf("%s: %q, not %q", name, got, c.want)
 		}
 	}

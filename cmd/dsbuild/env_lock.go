@@ -21,7 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/pipeline/pins"
+	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
 
 // envLockFlags are the flags of dsbuild env lock.
@@ -126,7 +126,7 @@ func (f envLockFlags) lock(
 			return nil, false, fault.WithHint(err, "remove the file, or lock with --upgrade, which does not read it")
 		}
 	}
-	c, site, err := f.files.collector(a)
+	c, network, err := f.files.collector(a)
 	if err != nil {
 		return nil, false, err
 	}
@@ -135,7 +135,7 @@ func (f envLockFlags) lock(
 		return nil, false, err
 	}
 	defer tmp.Close()
-	r, err := pins.NewResolver(ctx, site, c, tmp.Path, os.Environ())
+	r, err := packages.NewResolver(ctx, network, c, tmp.Path, os.Environ())
 	if err != nil {
 		return nil, false, err
 	}

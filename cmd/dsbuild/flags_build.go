@@ -143,9 +143,11 @@ type buildTools struct {
 	endSign func()
 }
 
-// open opens a backend, and the key of --sign, which a dry run does not need. Of opt, the caller sets what its own flags
-// say.
-func (f buildFlags) open(ctx context.Context, a *app, site pipeline.Site, opt planner.Options) (*buildTools, error) {
+// open opens a backend, and the key of --sign, which a dry run does not need. Of opt, the caller sets what its own
+// flags say.
+func (f buildFlags) open(
+	ctx context.Context, a *app, network pipeline.Network, opt planner.Options,
+) (*buildTools, error) {
 	if opt.DryRun {
 		f.sign = ""
 	}
@@ -154,11 +156,11 @@ func (f buildFlags) open(ctx context.Context, a *app, site pipeline.Site, opt pl
 		return nil, err
 	}
 	backend := planner.NewBackend(planner.BackendOptions{
-		Kind: f.builder, Engine: f.engine, Site: site, Environ: os.Environ(), Report: a.reporter,
+		Kind: f.builder, Engine: f.engine, Network: network, Environ: os.Environ(), Report: a.reporter,
 	})
 	opt.Report = a.reporter
 	return &buildTools{backend: backend, options: opt, endSign: done, runner: pipeline.Runner{
-		Builder: backend.OpenBuilder, Jobs: f.jobs, NoCache: f.noCache, Sign: sign, Site: site, Version: a.version,
+		Builder: backend.OpenBuilder, Jobs: f.jobs, NoCache: f.noCache, Sign: sign, Network: network, Version: a.version,
 		Report: a.reporter,
 		Store:  pipeline.DefaultStore(), Dir: f.out, Logs: pipeline.DefaultLogs(),
 	}}, nil
@@ -182,12 +184,12 @@ func (t *buildTools) Close() {
 	t.backend.Close()
 }
 
-// openShip opens what builds the wheels of a request for nodes. GPUs and ops that the tables lack are refused before any
-// node is asked. The tools stay open until the shipment has ended.
+// openShip opens what builds the wheels of a request for nodes. GPUs and ops that the tables lack are refused before
+// any node is asked. The tools stay open until the shipment has ended.
 func (f buildFlags) openShip(
-	ctx context.Context, a *app, site pipeline.Site, opt planner.Options, source string, r wheel.Request,
+	ctx context.Context, a *app, network pipeline.Network, opt planner.Options, source string, r wheel.Request,
 ) (*buildTools, ship.Options, error) {
-	t, err := f.open(ctx, a, site, opt)
+	t, err := f.open(ctx, a, network, opt)
 	if err != nil {
 		return nil, ship.Options{}, err
 	}

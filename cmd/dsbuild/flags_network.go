@@ -14,7 +14,7 @@ import (
 
 // networkFlags are the flags of everything that fetches packages. Other settings of the network come from the
 // environment (docs/airgap.md).
-type networkFlags pipeline.SiteOptions
+type networkFlags pipeline.NetworkOptions
 
 // add declares the flags.
 func (f *networkFlags) add(cmd *cobra.Command) {
@@ -35,8 +35,8 @@ func (f *networkFlags) addForBuild(cmd *cobra.Command) {
 }
 
 // site reads the settings of the network, also those of the environment.
-func (f networkFlags) site() (pipeline.Site, error) {
-	return pipeline.NewSite(pipeline.SiteOptions(f), os.Getenv)
+func (f networkFlags) read() (pipeline.Network, error) {
+	return pipeline.NewNetwork(pipeline.NetworkOptions(f), os.Getenv)
 }
 
 // filesFlags are the flags of everything that collects the files of an environment's lock.
@@ -53,15 +53,15 @@ func (f *filesFlags) add(cmd *cobra.Command) {
 }
 
 // collector reads the settings of the network, and returns what finds files for them.
-func (f filesFlags) collector(a *app) (*environment.Collector, pipeline.Site, error) {
-	site, err := f.network.site()
+func (f filesFlags) collector(a *app) (*environment.Collector, pipeline.Network, error) {
+	network, err := f.network.read()
 	if err != nil {
-		return nil, site, err
+		return nil, network, err
 	}
 	return &environment.Collector{
-		Folder: f.dir, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(),
-		Client: site.IndexClient(), Sums: environment.DefaultSums(), Note: a.reporter.Note,
-	}, site, f.check()
+		Folder: f.dir, Cache: envCache(), Indexes: network.FileIndexes(), Torch: network.TorchIndex(),
+		Client: network.IndexClient(), Sums: environment.DefaultSums(), Note: a.reporter.Note,
+	}, network, f.check()
 }
 
 // check refuses a folder that is not there.

@@ -64,7 +64,7 @@ wheel was built, and is not what was asked; else the exit code of the deploy.`,
 }
 
 func runNightly(ctx context.Context, a *app, f nightlyFlags) error {
-	site, err := f.network.site()
+	network, err := f.network.read()
 	if err != nil {
 		return err
 	}
@@ -73,10 +73,10 @@ func runNightly(ctx context.Context, a *app, f nightlyFlags) error {
 		err = fault.WithHint(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
 	}
 	if err != nil {
-		return site.Error(err)
+		return network.Error(err)
 	}
-	report, err := f.runNight(ctx, a, site, config)
-	err = site.Error(err)
+	report, err := f.runNight(ctx, a, network, config)
+	err = network.Error(err)
 	if err != nil && config.Notify != nil {
 		if failed := nightly.Notify(ctx, config.Notify, report, localUser(), err); failed != nil {
 			a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
@@ -95,7 +95,7 @@ func runNightly(ctx context.Context, a *app, f nightlyFlags) error {
 
 // runNight runs one night. Its report is nil if the night could not begin.
 func (f nightlyFlags) runNight(
-	ctx context.Context, a *app, site pipeline.Site, config nightly.Config,
+	ctx context.Context, a *app, network pipeline.Network, config nightly.Config,
 ) (*nightly.Report, error) {
 	var err error
 	opt := nightly.Options{
@@ -106,7 +106,7 @@ func (f nightlyFlags) runNight(
 			return nil, err
 		}
 	}
-	tools, err := f.build.open(ctx, a, site, planner.Options{})
+	tools, err := f.build.open(ctx, a, network, planner.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -197,7 +197,7 @@ func parses(line string) (bool, error) {
 		case "make":
 			known, err = true, targets(words[1:])
 		case "go":
-			known, err = true, packages(words[1:])
+			known, err = true, goPackages(words[1:])
 		}
 		return err == nil
 	})
@@ -235,8 +235,8 @@ func targets(words []string) error {
 	return nil
 }
 
-// packages looks for the folders among the words of a go command.
-func packages(words []string) error {
+// goPackages looks for the folders among the words of a go command.
+func goPackages(words []string) error {
 	for _, w := range words {
 		if !strings.HasPrefix(w, "./") {
 			continue

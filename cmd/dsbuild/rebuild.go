@@ -58,11 +58,11 @@ not signed: the differences are listed, and the exit code is 4.`,
 
 // runRebuild builds a wheel again and compares it with the first one.
 func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
-	site, err := f.network.site()
+	network, err := f.network.read()
 	if err != nil {
 		return err
 	}
-	defer func() { err = site.Error(err) }()
+	defer func() { err = network.Error(err) }()
 	v, err := wheel.Verify(ctx, f.wheel)
 	if err != nil {
 		return noWheel(err)
@@ -94,7 +94,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 		return err
 	}
 	defer tmp.Close()
-	again, err := f.buildAgain(ctx, a, site, source, request, m, tmp.Path)
+	again, err := f.buildAgain(ctx, a, network, source, request, m, tmp.Path)
 	if err != nil {
 		return err
 	}
@@ -110,10 +110,11 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
 func (f rebuildFlags) buildAgain(
-	ctx context.Context, a *app, site pipeline.Site, source string, request wheel.Request, m wheel.Manifest, dir string,
+	ctx context.Context, a *app, network pipeline.Network, source string, request wheel.Request, m wheel.Manifest,
+	dir string,
 ) (wheel.Artifact, error) {
 	f.build.sign, f.build.noCache = "", true // the caller signs the first wheel
-	tools, err := f.build.open(ctx, a, site, planner.Options{})
+	tools, err := f.build.open(ctx, a, network, planner.Options{})
 	if err != nil {
 		return wheel.Artifact{}, err
 	}

@@ -136,14 +136,14 @@ func TestIndexesByFlags(t *testing.T) {
 // indexPlanner plans with the package index of the tests.
 func indexPlanner(t *testing.T, url, source string) *planner.Planner {
 	t.Helper()
-	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: url + "/simple"}, func(name string) string {
+	network, err := pipeline.NewNetwork(pipeline.NetworkOptions{IndexURL: url + "/simple"}, func(name string) string {
 		return map[string]string{"DSBUILD_TORCH_INDEX": url + "/whl"}[name]
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	report := ui.New(testLines{t}, ui.Options{})
-	backend := planner.NewBackend(planner.BackendOptions{Kind: planner.Dagger, Site: site, Environ: os.Environ(), Report: report})
+	backend := planner.NewBackend(planner.BackendOptions{Kind: planner.Dagger, Network: network, Environ: os.Environ(), Report: report})
 	p, err := planner.Open(t.Context(), planner.Options{Report: report}, backend, source)
 	if err != nil {
 		t.Fatal(err)

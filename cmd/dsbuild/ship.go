@@ -95,23 +95,23 @@ and deploys it as dsbuild env deploy does.` + whichDeploy,
 // runShip ships, or previews that. The report is printed and written also when builds or nodes failed, or the run was
 // interrupted.
 func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
-	site, err := f.network.site()
+	network, err := f.network.read()
 	if err != nil {
 		return err
 	}
-	defer func() { err = site.Error(err) }()
+	defer func() { err = network.Error(err) }()
 	request, err := f.request.request()
 	if err != nil {
 		return err
 	}
 	if f.env != "" {
-		return runShipEnv(ctx, a, f, site, request)
+		return runShipEnv(ctx, a, f, network, request)
 	}
 	deployment, err := f.deploy.options(ctx, a)
 	if err != nil {
 		return err
 	}
-	tools, opt, err := f.open(ctx, a, site, request)
+	tools, opt, err := f.open(ctx, a, network, request)
 	if err != nil {
 		return err
 	}
@@ -149,8 +149,8 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 
 // open opens what builds the wheels.
 func (f shipFlags) open(
-	ctx context.Context, a *app, site pipeline.Site, r wheel.Request,
+	ctx context.Context, a *app, network pipeline.Network, r wheel.Request,
 ) (*buildTools, ship.Options, error) {
 	opt := planner.Options{DryRun: f.deploy.change.dryRun}
-	return f.build.openShip(ctx, a, site, opt, f.request.source, r)
+	return f.build.openShip(ctx, a, network, opt, f.request.source, r)
 }

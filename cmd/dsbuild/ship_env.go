@@ -20,7 +20,7 @@ import (
 
 // runShipEnv builds the DeepSpeed of an environment for the nodes, locks the environment with it
 // and deploys it. A step that finds its result there already takes it.
-func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site, request wheel.Request) error {
+func runShipEnv(ctx context.Context, a *app, f shipFlags, network pipeline.Network, request wheel.Request) error {
 	if f.deploy.deps != "refuse" {
 		return usagef("--deps and --env exclude each other: an environment has all its packages")
 	}
@@ -47,7 +47,7 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site, re
 		}
 		a.stdin = bytes.NewReader(input)
 	}
-	kinds, done, err := buildForEnv(ctx, a, f, site, request, spec)
+	kinds, done, err := buildForEnv(ctx, a, f, network, request, spec)
 	if err != nil || done {
 		return err
 	}
@@ -95,7 +95,7 @@ func addBuild(r *wheel.Request, b environment.Build) error {
 // buildForEnv builds the wheels that the nodes need with the Python and the torch of the environment, one for each
 // machine type, and adds them to spec. It returns the kinds of the nodes. done is true after a dry run.
 func buildForEnv(
-	ctx context.Context, a *app, f shipFlags, site pipeline.Site, request wheel.Request, spec *environment.Spec,
+	ctx context.Context, a *app, f shipFlags, network pipeline.Network, request wheel.Request, spec *environment.Spec,
 ) (kinds []environment.Platform, done bool, err error) {
 	deployment, err := f.deploy.options(ctx, a)
 	if err != nil {
@@ -104,7 +104,7 @@ func buildForEnv(
 	for i := range deployment.Hosts {
 		deployment.Hosts[i].Python = spec.Program()
 	}
-	tools, opt, err := f.open(ctx, a, site, request)
+	tools, opt, err := f.open(ctx, a, network, request)
 	if err != nil {
 		return nil, false, err
 	}

@@ -84,19 +84,20 @@ wheels that serve them all; dsbuild ship also installs them.`,
 
 // runWheel plans wheels, and builds them or prints the plan.
 func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
-	site, err := f.network.site()
+	network, err := f.network.read()
 	if err != nil {
 		return err
 	}
-	defer func() { err = site.Error(err) }()
+	defer func() { err = network.Error(err) }()
 	request, err := f.request.request()
 	if err != nil {
 		return err
 	}
 	if f.nodes.inventory != "" {
-		return runWheelFor(ctx, a, f, site, request)
+		return runWheelFor(ctx, a, f, network, request)
 	}
-	tools, err := f.build.open(ctx, a, site, planner.Options{DryRun: f.dryRun, Printed: f.dryRun && !f.json, Env: f.env})
+	opt := planner.Options{DryRun: f.dryRun, Printed: f.dryRun && !f.json, Env: f.env}
+	tools, err := f.build.open(ctx, a, network, opt)
 	if err != nil {
 		return err
 	}

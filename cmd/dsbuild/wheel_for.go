@@ -16,7 +16,7 @@ import (
 
 // runWheelFor builds the wheels that the nodes of an inventory need; the nodes
 // are asked, and stay as they are.
-func runWheelFor(ctx context.Context, a *app, f wheelFlags, site pipeline.Site, request wheel.Request) error {
+func runWheelFor(ctx context.Context, a *app, f wheelFlags, network pipeline.Network, request wheel.Request) error {
 	if len(f.with) > 0 || f.bundle {
 		return usagef("--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	}
@@ -24,7 +24,7 @@ func runWheelFor(ctx context.Context, a *app, f wheelFlags, site pipeline.Site, 
 	if err != nil {
 		return err
 	}
-	tools, opt, err := f.build.openShip(ctx, a, site, planner.Options{DryRun: f.dryRun}, f.request.source, request)
+	tools, opt, err := f.build.openShip(ctx, a, network, planner.Options{DryRun: f.dryRun}, f.request.source, request)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ func (s *Ship) buildMissing(ctx context.Context) {
 		if w.State != ToBuild {
 			continue
 		}
-		p, err := s.opt.Plans.Plan(ctx, w.Name, w.Spec)
+		p, err := s.opt.Plans.Plan(ctx, w.Name, w.Request)
 		if err != nil {
 			w.markFailed(err)
 			continue
@@ -74,7 +74,7 @@ func (s *Ship) placeStored(ctx context.Context, w *Delivery) {
 			return
 		}
 	}
-	a, err := pipeline.Place(ctx, w.product, s.opt.Dir)
+	a, err := pipeline.Place(ctx, w.stored, s.opt.Dir)
 	if err != nil {
 		w.markFailed(err)
 		return

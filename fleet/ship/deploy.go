@@ -98,14 +98,14 @@ func (s *Ship) bundleForNodes(ctx context.Context, w *Delivery) {
 func (s *Ship) makeBundle(ctx context.Context, w *Delivery, python string) (*wheel.Bundle, error) {
 	a, p, name := w.Artifact, w.Plan, w.Name
 	a.Path = w.filePath()
-	spec := w.Spec
-	if spec.Python == "" {
+	r := w.Request
+	if r.Python == "" {
 		name += "-cp" + strings.ReplaceAll(python, ".", "")
 	}
 	if w.State != Built || p.Toolchain().Python != python { // planned without an engine, or for another Python
-		spec.Python = python
+		r.Python = python
 		var err error
-		if p, err = s.opt.Plans.Plan(ctx, name, spec); err != nil {
+		if p, err = s.opt.Plans.Plan(ctx, name, r); err != nil {
 			return nil, err
 		}
 	}

@@ -69,7 +69,7 @@ func (s *Ship) WheelsByMachine() ([]string, error) {
 	var paths []string
 	of := map[string]*Delivery{}
 	for _, w := range s.selection.Wheels {
-		machine := w.Spec.CPU.Machine()
+		machine := w.Request.CPU.Machine()
 		switch other := of[machine]; {
 		case w.Err != nil:
 			return nil, fmt.Errorf("%s: %w", w.Name, w.Err)

@@ -11,7 +11,7 @@ import (
 // If planning fails, only this wheel fails.
 func (s *Ship) find(ctx context.Context) error {
 	for _, w := range s.selection.Wheels {
-		p, err := s.opt.Plans.Sketch(ctx, w.Spec)
+		p, err := s.opt.Plans.Sketch(ctx, w.Request)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

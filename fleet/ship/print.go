@@ -18,11 +18,11 @@ func (s *Selection) Groups() []report.Group {
 		g := report.Group{
 			Name: w.Name, State: string(w.State), Nodes: w.Nodes,
 			Running: append([]string{}, w.Running...), Why: append([]string{}, w.Why...),
-			Python: w.Spec.Python, Torch: w.Spec.Torch, CUDA: w.Spec.CUDA, CPU: string(w.Spec.CPU),
+			Python: w.Request.Python, Torch: w.Request.Torch, CUDA: w.Request.CUDA, CPU: string(w.Request.CPU),
 			Archs: []string{}, Ops: []string{},
 			Wheel: w.Artifact.Manifest.Name, SHA256: w.Artifact.SHA256, Hint: ui.Clean(fault.Hint(w.Err)),
 		}
-		archs := w.Spec.Archs
+		archs := w.Request.Archs
 		if w.State == Built {
 			g.Seconds = w.Artifact.Seconds
 		}

@@ -39,7 +39,7 @@ type Selection struct {
 // Delivery is one wheel of a selection, with the nodes that get it.
 type Delivery struct {
 	Name     string        // its name in a run until it has a file
-	Spec     wheel.Request // the request
+	Request  wheel.Request // the request
 	Nodes    []string      // in inventory order
 	Running  []string      // the nodes that run it already
 	Why      []string      // the reasons for it
@@ -48,8 +48,8 @@ type Delivery struct {
 	Artifact wheel.Artifact // its path is "" until the wheel is in Options.Dir
 	Err      error
 
-	product pipeline.Product // from the store, or from Options.Dir
-	indexes []int            // indexes of Nodes in the inventory
+	stored  pipeline.StoredWheel // from the store, or from Options.Dir
+	indexes []int                // indexes of Nodes in the inventory
 }
 
 // LeftOut is a node that gets no wheel.
@@ -67,18 +67,18 @@ type LeftOut struct {
 func nameWheels(wheels []*Delivery) {
 	seen := map[string]int{}
 	for _, w := range wheels {
-		parts := []string{"cp" + strings.ReplaceAll(w.Spec.Python, ".", ""), "torch" + w.Spec.Torch}
-		if w.Spec.ABI == wheel.StableABI {
+		parts := []string{"cp" + strings.ReplaceAll(w.Request.Python, ".", ""), "torch" + w.Request.Torch}
+		if w.Request.ABI == wheel.StableABI {
 			parts = []string{"py3", "torch" + compat.StableTorch}
-			if w.Spec.CUDA != "" { // without device code it is for any CUDA
-				parts = append(parts, "cu"+strings.ReplaceAll(w.Spec.CUDA, ".", ""))
+			if w.Request.CUDA != "" { // without device code it is for any CUDA
+				parts = append(parts, "cu"+strings.ReplaceAll(w.Request.CUDA, ".", ""))
 			}
 		}
-		for _, a := range w.Spec.Archs {
+		for _, a := range w.Request.Archs {
 			parts = append(parts, a.SM())
 		}
-		if w.Spec.CPU != "" {
-			parts = append(parts, w.Spec.CPU.Short())
+		if w.Request.CPU != "" {
+			parts = append(parts, w.Request.CPU.Short())
 		}
 		w.Name = strings.Join(parts, "-")
 		if seen[w.Name]++; seen[w.Name] > 1 {
@@ -91,22 +91,22 @@ func (d *Delivery) markFailed(err error) { d.State, d.Err = Failed, err }
 
 // useFinished uses a finished wheel instead of a build. It refuses a wheel that needs a newer
 // glibc than the nodes have: a plan's digest does not include that.
-func (d *Delivery) useFinished(p pipeline.Product, state State) bool {
-	if len(wheel.AuditTags(p.Manifest.Name, d.Plan.Toolchain().Glibc)) > 0 {
+func (d *Delivery) useFinished(w pipeline.StoredWheel, state State) bool {
+	if len(wheel.AuditTags(w.Manifest.Name, d.Plan.Toolchain().Glibc)) > 0 {
 		return false
 	}
-	m := p.Manifest
-	d.product, d.State = p, state
+	m := w.Manifest
+	d.stored, d.State = w, state
 	d.Artifact = wheel.Artifact{SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
 	if state == Placed {
-		d.Artifact.Path = p.File
+		d.Artifact.Path = w.File
 	}
 	return true
 }
 
 // filePath returns the path of the wheel's file.
 func (d *Delivery) filePath() string {
-	return cmp.Or(d.Artifact.Path, d.product.File)
+	return cmp.Or(d.Artifact.Path, d.stored.File)
 }
 
 // nodesRunning returns the nodes that run the wheel, with its files unchanged since the

@@ -39,12 +39,12 @@ func (c codedError) ExitCode() int { return int(c) }
 // The name of a wheel says for which nodes it is, and no two wheels of a run have one name.
 func TestNamesOfWheels(t *testing.T) {
 	t.Parallel()
-	spec := wheel.Request{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: wheel.CPUv3, Archs: archs(t, "8.0", "9.0")}
-	stable, onCPU := spec, spec
+	r := wheel.Request{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: wheel.CPUv3, Archs: archs(t, "8.0", "9.0")}
+	stable, onCPU := r, r
 	stable.ABI = wheel.StableABI
 	onCPU.ABI, onCPU.CUDA, onCPU.Archs = wheel.StableABI, "", nil
 	old := wheel.Request{Python: "3.10", Torch: "2.4.1"}
-	all := []*Delivery{{Spec: spec}, {Spec: spec}, {Spec: old}, {Spec: stable}, {Spec: onCPU}}
+	all := []*Delivery{{Request: r}, {Request: r}, {Request: old}, {Request: stable}, {Request: onCPU}}
 	nameWheels(all)
 	for i, want := range []string{
 		"cp311-torch2.15.0-sm80-sm90-v3", "cp311-torch2.15.0-sm80-sm90-v3-2", "cp310-torch2.4.1",
@@ -128,14 +128,14 @@ func TestNodesRunning(t *testing.T) {
 // A finished wheel that needs a newer glibc than the nodes have is built again.
 func TestFinishedWheelForOlderNodes(t *testing.T) {
 	t.Parallel()
-	product := pipeline.Product{
+	stored := pipeline.StoredWheel{
 		File:     "/wheels/x.whl",
 		Manifest: wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl", SHA256: "aa", Size: 7},
 	}
 	for glibc, fits := range map[string]bool{"2.36": true, "2.35": true, "2.28": false} {
 		for state, path := range map[State]string{Placed: "/wheels/x.whl", Stored: ""} {
 			w := &Delivery{State: ToBuild, Plan: planWith(compat.Toolchain{Glibc: glibc})}
-			if got := w.useFinished(product, state); got != fits {
+			if got := w.useFinished(stored, state); got != fits {
 				t.Errorf("glibc %s: %v", glibc, got)
 			}
 			if fits && (w.State != state || w.Artifact.Path != path || w.filePath() != "/wheels/x.whl" || !w.Artifact.Cached ||

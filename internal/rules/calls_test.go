@@ -35,8 +35,8 @@ func TestWays(t *testing.T) {
 		{"env deploy: Survey", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Apply"}, "(fleet/node.Script).Run", 10, 10, 7},
 		{"env deploy: Apply", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Survey"}, "fleet/node/agent.Start", 10, 22, 8},
 		{"verify", "runVerify", nil, "(fleet/node.Script).Run", 8, 7, 5},
-		{"ship: Survey", "runShip", []string{"(*fleet/ship.Ship).Run", "pipeline.ReadEnvironment", "cmd/dsbuild.runShipEnv"}, "fleet/node.Probe", 14, 8, 8},
-		{"ship: Run", "runShip", []string{"(*fleet/ship.Ship).Survey", "pipeline.ReadEnvironment", "cmd/dsbuild.runShipEnv"}, "fleet/node/agent.Start", 14, 24, 8},
+		{"ship: Survey", "runShip", []string{"(*fleet/ship.Ship).Run", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv"}, "fleet/node.Probe", 14, 8, 8},
+		{"ship: Run", "runShip", []string{"(*fleet/ship.Ship).Survey", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv"}, "fleet/node/agent.Start", 14, 24, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if p.functions[c.program] == nil {

@@ -23,10 +23,10 @@ import (
 
 // Builder runs plans through a connected client.
 type Builder struct {
-	client *dagger.Client
-	steps  *receiver
-	engine engine.Engine
-	site   pipeline.Site
+	client  *dagger.Client
+	steps   *receiver
+	engine  engine.Engine
+	network pipeline.Network
 }
 
 // Name is the builder's name in the manifest.
@@ -102,7 +102,7 @@ func (r *run) buildImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if file := r.site.Toolkit(); file != "" && r.plan.Toolchain().CUDASource == compat.Nvcc12 {
+	if file := r.network.Toolkit(); file != "" && r.plan.Toolchain().CUDASource == compat.Nvcc12 {
 		build = build.WithFile(dockerfiles.ToolkitName, r.client.Host().File(file))
 	}
 	args := []dagger.BuildArg{}

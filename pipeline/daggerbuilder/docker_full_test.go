@@ -29,7 +29,7 @@ func small(t *testing.T, e engine.Engine, tar string) {
 	if err != nil {
 		t.Fatalf("%v\nhint: %s", err, fault.Hint(err))
 	}
-	said, _, err := attempt(t, b, tiny(t, "podman", tar, "true", "true"), pipeline.Site{})
+	said, _, err := attempt(t, b, tiny(t, "podman", tar, "true", "true"), pipeline.Network{})
 	if err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}
@@ -112,8 +112,8 @@ func TestFullDockerPulled(t *testing.T) {
 	if resolved, err := b.ResolveBase(t.Context(), base); err != nil || resolved.Digest != digest {
 		t.Errorf("%+v, %v; want digest %s", resolved, err, digest)
 	}
-	if environment, err := b.Look(t.Context(), base); err != nil || environment.Suite != "bookworm" {
-		t.Errorf("%+v, %v", environment, err)
+	if host, err := b.Look(t.Context(), base); err != nil || host.Suite != "bookworm" {
+		t.Errorf("%+v, %v", host, err)
 	}
 	if err := done(); err != nil {
 		t.Error(err)
@@ -150,7 +150,7 @@ func TestFullDockerDies(t *testing.T) {
 	}
 	ended := make(chan result, 1)
 	go func() {
-		said, _, err := attempt(t, b, tiny(t, "dies", tar, "true", "echo it runs; sleep 600; : "+rand.Text()), pipeline.Site{})
+		said, _, err := attempt(t, b, tiny(t, "dies", tar, "true", "echo it runs; sleep 600; : "+rand.Text()), pipeline.Network{})
 		ended <- result{said, err}
 	}()
 	deadline := time.After(2 * time.Minute)

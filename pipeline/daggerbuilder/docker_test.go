@@ -91,7 +91,7 @@ func TestDocker(t *testing.T) {
 	if err := errors.Join(both[0].err, both[1].err); err != nil {
 		t.Fatal(err)
 	}
-	said, _, err := attempt(t, both[1].b, tiny(t, "docker", tar, "true", "true"), pipeline.Site{})
+	said, _, err := attempt(t, both[1].b, tiny(t, "docker", tar, "true", "true"), pipeline.Network{})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}

@@ -32,11 +32,11 @@ func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.BuildHos
 	if err != nil {
 		return compat.BuildHost{}, b.fetchError(base, err)
 	}
-	environment, err := pipeline.ParseBuildEnvironment(text)
-	if err == nil && !slices.Contains(environment.Tools, "apt-get") {
+	host, err := pipeline.ParseBuildHost(text)
+	if err == nil && !slices.Contains(host.Tools, "apt-get") {
 		err = pipeline.BaseError(base.Ref, errors.New("it has no apt-get, which dsbuild needs to install compilers"))
 	}
-	return environment.BuildHost, err
+	return host.BuildHost, err
 }
 
 // root returns a container that holds a base and nothing else.

@@ -27,10 +27,10 @@ type Options struct {
 	// compilers, TMPDIR is the place of scratch files, and the builder passes on its settings of
 	// proxies and indexes.
 	Environ []string
-	// Site holds the settings for steps that fetch or compile.
-	Site pipeline.Site
+	// Network has the settings for steps that fetch or compile.
+	Network pipeline.Network
 	// Env is the environment that the wheel is for, with --env; else nil.
-	Env *pipeline.PythonEnvironment
+	Env *pipeline.GivenPython
 }
 
 // BaseRef is the reference of a base that is a machine.
@@ -41,30 +41,30 @@ func DefaultDir() string { return filepath.Join(xdg.CacheHome, "dsbuild", "host"
 
 // Builder builds on this machine.
 type Builder struct {
-	opt         Options
-	environment pipeline.BuildEnvironment
-	installers  []pipeline.Interpreter // one of them installs uv
+	opt        Options
+	host       pipeline.BuildHost
+	installers []pipeline.Interpreter // one of them installs uv
 }
 
 // New examines this machine. If it lacks something that every build needs, the error
 // names all of it.
 func New(ctx context.Context, opt Options) (*Builder, error) {
-	environment, err := Look(ctx, opt.Environ)
+	host, err := Look(ctx, opt.Environ)
 	if err != nil {
 		return nil, err
 	}
-	b := &Builder{opt: opt, environment: environment, installers: environment.Interpreters}
+	b := &Builder{opt: opt, host: host, installers: host.Interpreters}
 	if opt.Env != nil {
 		// Python and CUDA are those of the environment that the wheel is for.
 		i := opt.Env.Interpreter()
-		b.environment.Interpreters, b.environment.Pythons = []pipeline.Interpreter{i}, []string{i.Minor()}
+		b.host.Interpreters, b.host.Pythons = []pipeline.Interpreter{i}, []string{i.Minor()}
 		if opt.Env.Nvcc != "" {
-			b.environment.CUDA, b.environment.CUDAHome = opt.Env.Nvcc, opt.Env.CUDAHome
+			b.host.CUDA, b.host.CUDAHome = opt.Env.Nvcc, opt.Env.CUDAHome
 		}
 		b.installers = append(b.installers, i)
 	}
 	// Name everything that every build needs and this machine lacks.
-	g := b.environment
+	g := b.host
 	var lacks []part
 	add := func(what, try string) { lacks = append(lacks, part{what, try}) }
 	if g.Glibc == "" {
@@ -80,7 +80,7 @@ func New(ctx context.Context, opt Options) (*Builder, error) {
 	if err := missing(lacks...); err != nil {
 		return nil, err
 	}
-	b.environment.Pythons = usablePythons(b.environment)
+	b.host.Pythons = usablePythons(b.host)
 	return b, nil
 }
 
@@ -89,12 +89,12 @@ func (b *Builder) Name() string { return "host" }
 
 // Environment returns the build environment of this machine, from which the caller chooses a
 // toolchain.
-func (b *Builder) Environment() pipeline.BuildEnvironment { return b.environment }
+func (b *Builder) Host() pipeline.BuildHost { return b.host }
 
 // Base stands for this machine in a plan. Its digest changes with the tools of this
 // machine.
 func (b *Builder) Base() pipeline.Base {
-	digest := b.environment.Digest
+	digest := b.host.Digest
 	if b.opt.Env != nil {
 		sum := sha256.Sum256([]byte(digest + "\n" + b.opt.Env.Identity()))
 		digest = "sha256:" + hex.EncodeToString(sum[:])

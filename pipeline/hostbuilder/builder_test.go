@@ -79,7 +79,7 @@ func host(t *testing.T, environ ...string) *Builder {
 			Dir:     filepath.Join(t.TempDir(), "[host]"),
 			Environ: append([]string{"PATH=" + bin + ":.:/usr/bin:/bin", "HOME=/home/of/user"}, environ...),
 		},
-		environment: pipeline.BuildEnvironment{
+		host: pipeline.BuildHost{
 			BuildHost:    compat.BuildHost{Host: true},
 			Interpreters: []pipeline.Interpreter{{Version: "3.11.2", Path: "/usr/bin/python3", Parts: []string{"Python.h"}}},
 			Digest:       "sha256:0",
@@ -404,7 +404,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 		}
 		return p
 	}
-	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: x.URL}, func(string) string { return "" })
+	network, err := pipeline.NewNetwork(pipeline.NetworkOptions{IndexURL: x.URL}, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -413,8 +413,8 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &Builder{
-		opt: Options{Dir: filepath.Join(t.TempDir(), "host"), Environ: append(os.Environ(), "PATH="+filepath.Dir(x.UV)+":"+os.Getenv("PATH")), Site: site},
-		environment: pipeline.BuildEnvironment{
+		opt: Options{Dir: filepath.Join(t.TempDir(), "host"), Environ: append(os.Environ(), "PATH="+filepath.Dir(x.UV)+":"+os.Getenv("PATH")), Network: network},
+		host: pipeline.BuildHost{
 			BuildHost: compat.BuildHost{Host: true}, Digest: "sha256:0",
 			Interpreters: []pipeline.Interpreter{{Version: "3.11.0", Path: interpreter, Parts: []string{"Python.h"}}},
 		},
@@ -447,7 +447,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	mirror.Dir = filepath.Join(mirror.Dir, "copy")
-	if b.opt.Site, err = pipeline.NewSite(pipeline.SiteOptions{IndexURL: mirror.URL}, func(string) string { return "" }); err != nil {
+	if b.opt.Network, err = pipeline.NewNetwork(pipeline.NetworkOptions{IndexURL: mirror.URL}, func(string) string { return "" }); err != nil {
 		t.Fatal(err)
 	}
 	r := open(t, b, plan(packages), &log, newRecord())
@@ -485,7 +485,7 @@ func TestEnvironmentIsMadeOnce(t *testing.T) {
 	for _, change := range []func(){
 		func() { p.Args["TORCH"] = "2.14.0" },
 		func() { p.Context["build.sh"] += "# other pins\n" },
-		func() { b.environment.Digest = "sha256:1" },
+		func() { b.host.Digest = "sha256:1" },
 	} {
 		before, _ := b.entryOf(p)
 		change()
@@ -563,7 +563,7 @@ func TestCompilerOfAModule(t *testing.T) {
 	if _, err := b.Open(t.Context(), p, pipeline.Work{Log: new(bytes.Buffer), Report: newRecord()}); err == nil || !strings.Contains(err.Error(), "gcc and g++ 13") {
 		t.Errorf("%v", err)
 	}
-	b.environment.Compilers = []pipeline.Compiler{{Version: "13.2.0", CC: filepath.Join(dir, "gcc"), CXX: filepath.Join(dir, "g++"), Headers: true}}
+	b.host.Compilers = []pipeline.Compiler{{Version: "13.2.0", CC: filepath.Join(dir, "gcc"), CXX: filepath.Join(dir, "g++"), Headers: true}}
 	var log bytes.Buffer
 	r := open(t, b, p, &log, newRecord())
 	if err := r.Run(t.Context(), p.Steps[0]); err != nil || !strings.Contains(log.String(), "this is gcc -c x\nthis is g++ -c y\n") {

@@ -10,7 +10,7 @@ import (
 // The steps run in a clean environment, because variables of the user's shell would change the
 // result of the build. Two groups of variables are passed on: PATH and its companion for
 // libraries, which loading a module changes, and the user's settings for the indexes, beside
-// those of pipeline.Site.
+// those of pipeline.Network.
 
 // siteVariables are the settings of a site: proxies, certificates, indexes.
 var siteVariables = regexp.MustCompile(`^(` + strings.Join([]string{

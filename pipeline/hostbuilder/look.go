@@ -20,16 +20,16 @@ import (
 const lookTime = 2 * time.Minute
 
 // Look returns the tools of this machine that a build can use.
-func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, error) {
+func Look(ctx context.Context, environ []string) (pipeline.BuildHost, error) {
 	if runtime.GOOS != "linux" {
-		return pipeline.BuildEnvironment{}, missing(part{
+		return pipeline.BuildHost{}, missing(part{
 			"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")",
 			"--builder dagger builds in containers: start Docker or podman",
 		})
 	}
 	script, err := pipeline.InspectText()
 	if err != nil {
-		return pipeline.BuildEnvironment{}, err
+		return pipeline.BuildHost{}, err
 	}
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTime,
@@ -48,20 +48,20 @@ func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, err
 		stdout: &out, stderr: &errs,
 	}.run(ctx)
 	if ctx.Err() != nil {
-		return pipeline.BuildEnvironment{}, context.Cause(ctx)
+		return pipeline.BuildHost{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return pipeline.BuildEnvironment{}, fmt.Errorf("inspecting this machine: %w: %s",
+		return pipeline.BuildHost{}, fmt.Errorf("inspecting this machine: %w: %s",
 			err, ui.Clean(strings.TrimSpace(errs.String())))
 	}
-	g, err := pipeline.ParseBuildEnvironment(out.String())
+	g, err := pipeline.ParseBuildHost(out.String())
 	g.Host = true
 	return g, err
 }
 
 // usablePythons lists the Pythons that a build can use. A Python without its header cannot
 // compile extensions.
-func usablePythons(g pipeline.BuildEnvironment) []string {
+func usablePythons(g pipeline.BuildHost) []string {
 	var pythons []string
 	for _, i := range g.Interpreters {
 		if i.Has("Python.h") {
@@ -95,7 +95,7 @@ func missing(parts ...part) error {
 		"this machine lacks requirements of a build:%s%s", between, strings.Join(whats, "\n  "))
 }
 
-func missingCompiler(g pipeline.BuildEnvironment, add func(what, try string)) {
+func missingCompiler(g pipeline.BuildHost, add func(what, try string)) {
 	if slices.ContainsFunc(g.Compilers, pipeline.Compiler.Complete) {
 		return
 	}
@@ -114,7 +114,7 @@ func missingCompiler(g pipeline.BuildEnvironment, add func(what, try string)) {
 }
 
 func (b *Builder) missingPython(add func(what, try string)) {
-	g := b.environment
+	g := b.host
 	if len(usablePythons(g)) > 0 {
 		if _, found := b.uvInstaller(); !found && !slices.Contains(g.Tools, "uv") {
 			add("uv, or a Python that can install it (one with venv and ensurepip, or with pip)",
@@ -146,7 +146,7 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 // CheckPackages compares the distribution packages that the ops need with the installed ones.
 // Only Debian systems know these names. Open does it too; a dry run opens nothing.
 func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
-	if len(p.Toolchain().Patches()) > 0 && !slices.Contains(b.environment.Tools, "patch") {
+	if len(p.Toolchain().Patches()) > 0 && !slices.Contains(b.host.Tools, "patch") {
 		return missing(part{"patch, to correct the sources of some ops", "install patch, or leave out the ops that need it"})
 	}
 	needs := p.Toolchain().Needs().Debian

@@ -108,21 +108,21 @@ func TestGroundToChooseFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := b.Environment()
+	g := b.Host()
 	if i := slices.IndexFunc(g.Interpreters, func(i pipeline.Interpreter) bool { return i.Minor() == "3.9" }); i < 0 || g.Interpreters[i].Path != "/opt/py/bin/python3.9" {
 		t.Errorf("a Python of uv is taken before the one on PATH: %+v", g.Interpreters)
 	}
 	if !slices.Equal(g.Pythons, []string{"3.9", "3.14"}) || !slices.Equal(g.GCCs, []string{"12", "13"}) {
 		t.Errorf("%q %q", g.Pythons, g.GCCs)
 	}
-	env := &pipeline.PythonEnvironment{CUDAHome: "/conda", Nvcc: "12.4"}
+	env := &pipeline.GivenPython{CUDAHome: "/conda", Nvcc: "12.4"}
 	env.Facts.Python, env.Executable = "3.10.2", "/conda/bin/python"
 	env.Details.Header = true
 	with, err := New(t.Context(), Options{Dir: t.TempDir(), Environ: []string{"PATH=" + dir}, Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g = with.Environment()
+	g = with.Host()
 	if !slices.Equal(g.Pythons, []string{"3.10"}) || g.CUDA != "12.4" || g.CUDAHome != "/conda" {
 		t.Errorf("%+v", g)
 	}

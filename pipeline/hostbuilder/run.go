@@ -37,11 +37,11 @@ type run struct {
 // openDirs makes the run's own directories and has the environments made.
 func (r *run) openDirs(ctx context.Context) error {
 	python := r.plan.Toolchain().Python
-	at := slices.IndexFunc(r.environment.Interpreters, func(i pipeline.Interpreter) bool { return i.Minor() == python })
+	at := slices.IndexFunc(r.host.Interpreters, func(i pipeline.Interpreter) bool { return i.Minor() == python })
 	if at < 0 {
 		return missing(part{"Python " + python, "module load python/" + python + ", or --env PYTHON"})
 	}
-	r.python = r.environment.Interpreters[at].Path
+	r.python = r.host.Interpreters[at].Path
 	err := r.ownDir(ctx)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r *run) openDirs(ctx context.Context) error {
 		return err
 	}
 	// It holds passwords.
-	if err := os.WriteFile(r.siteFile(), []byte(r.opt.Site.Script()), 0o600); err != nil {
+	if err := os.WriteFile(r.siteFile(), []byte(r.opt.Network.Script()), 0o600); err != nil {
 		return err
 	}
 	if err := r.linkCompilers(); err != nil {
@@ -132,7 +132,7 @@ func (r *run) linkCompilers() error {
 	if major == "" {
 		return nil
 	}
-	for _, c := range r.environment.Compilers {
+	for _, c := range r.host.Compilers {
 		if c.Major() != major || !c.Complete() {
 			continue
 		}
@@ -258,7 +258,7 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 func (r *run) programs(env string) []string {
 	v := r.placeVariables(env)
 	all := []string{r.python}
-	for _, c := range r.environment.Compilers {
+	for _, c := range r.host.Compilers {
 		if c.Major() == r.plan.Toolchain().GCC && c.Complete() {
 			all = append(all, c.CC, c.CXX)
 		}

@@ -24,7 +24,7 @@ const (
 type BackendOptions struct {
 	Kind    string // Auto, Dagger or Host
 	Engine  string // its address; if it is empty, dsbuild searches for an engine
-	Site    pipeline.Site
+	Network pipeline.Network
 	Environ []string // the user's environment, as of os.Environ
 	Report  ui.Reporter
 }
@@ -35,7 +35,7 @@ type Backend struct {
 	options BackendOptions
 	kind    string // Auto until an engine was searched for
 	found   engine.Engine
-	env     *pipeline.PythonEnvironment // --env, for the host builder
+	env     *pipeline.GivenPython // --env, for the host builder
 
 	builder *daggerbuilder.Builder
 	end     func() error // ends the engine's session
@@ -107,7 +107,7 @@ func (b *Backend) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 		return nil, err
 	}
 	step.End(ui.Done, "")
-	b.builder, b.end = builder.WithSite(b.options.Site), end
+	b.builder, b.end = builder.WithNetwork(b.options.Network), end
 	return b.builder, nil
 }
 
@@ -150,7 +150,7 @@ func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error)
 	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{
 		Dir:     hostbuilder.DefaultDir(),
 		Environ: b.options.Environ,
-		Site:    b.options.Site,
+		Network: b.options.Network,
 		Env:     b.env,
 	})
 	return b.machine, err

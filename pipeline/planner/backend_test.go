@@ -21,19 +21,19 @@ func TestHostBuilderIsToldTheSite(t *testing.T) {
 	t.Cleanup(xdg.Reload) // after the variable is back
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	xdg.Reload()
-	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: "https://index.example.org/simple"}, os.Getenv)
+	network, err := pipeline.NewNetwork(pipeline.NetworkOptions{IndexURL: "https://index.example.org/simple"}, os.Getenv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	report := ui.New(io.Discard, ui.Options{})
-	backend := NewBackend(BackendOptions{Kind: Host, Site: site, Environ: os.Environ(), Report: report})
+	backend := NewBackend(BackendOptions{Kind: Host, Network: network, Environ: os.Environ(), Report: report})
 	defer backend.Close()
 	machine, err := backend.hostBuilder(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	plan := &pipeline.Plan{
-		Parts: []pipeline.Part{{Toolchain: compat.Toolchain{Python: machine.Environment().Pythons[0]}}},
+		Parts: []pipeline.Part{{Toolchain: compat.Toolchain{Python: machine.Host().Pythons[0]}}},
 		Context: map[string]string{
 			"uv.sh":    "mkdir -p \"$1/bin\"\n",
 			"torch.sh": ". \"$DSBUILD_SITE\"\necho \"from $PIP_INDEX_URL, torch from $DSBUILD_TORCH_INDEX\"\nexit 1\n",

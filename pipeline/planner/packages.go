@@ -13,12 +13,12 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/pins"
+	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
 
 // packageLookup resolves the Python packages of toolchains that the lock does not have, each once.
 type packageLookup struct {
-	site    pipeline.Site
+	network pipeline.Network
 	environ []string
 	found   map[string]dockerfiles.Packages // by request
 }
@@ -31,7 +31,7 @@ func (l *packageLookup) find(
 	if have, locked := pipeline.LockedPackages(tc); locked {
 		return have, true, nil
 	}
-	q := pins.RequestOf(tc, beside)
+	q := packages.QueryOf(tc, beside)
 	key := fmt.Sprintf("%+v", q)
 	if have, ok := l.found[key]; ok {
 		return have, false, nil
@@ -42,10 +42,10 @@ func (l *packageLookup) find(
 	}
 	defer tmp.Close()
 	files := &environment.Collector{
-		Cache: filepath.Join(xdg.CacheHome, "dsbuild", "env"), Indexes: l.site.FileIndexes(),
-		Torch: l.site.TorchIndex(), Client: l.site.IndexClient(),
+		Cache: filepath.Join(xdg.CacheHome, "dsbuild", "env"), Indexes: l.network.FileIndexes(),
+		Torch: l.network.TorchIndex(), Client: l.network.IndexClient(),
 	}
-	resolver, err := pins.NewResolver(ctx, l.site, files, tmp.Path, l.environ)
+	resolver, err := packages.NewResolver(ctx, l.network, files, tmp.Path, l.environ)
 	if err != nil {
 		return dockerfiles.Packages{}, false, err
 	}
@@ -58,7 +58,7 @@ func (l *packageLookup) find(
 			break
 		}
 	}
-	got, err := pins.Resolve(ctx, resolver, q, near)
+	got, err := packages.Resolve(ctx, resolver, q, near)
 	if err != nil {
 		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w",
 			tc.Torch, tc.Python, err)

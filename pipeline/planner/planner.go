@@ -31,11 +31,11 @@ type Planner struct {
 	options  Options
 	backend  *Backend
 	source   pipeline.Source
-	tables   *compat.Tables              // with the releases that were looked up for all plans
-	releases *pipeline.Releases          // looks up releases that the tables lack
-	env      *pipeline.PythonEnvironment // of Options.Env, or nil
-	dir      *scratch.Dir                // clean copies of sources
-	packages *packageLookup              // of toolchains that the lock of packages lacks
+	tables   *compat.Tables        // with the releases that were looked up for all plans
+	releases *pipeline.Releases    // looks up releases that the tables lack
+	env      *pipeline.GivenPython // of Options.Env, or nil
+	dir      *scratch.Dir          // clean copies of sources
+	packages *packageLookup        // of toolchains that the lock of packages lacks
 }
 
 // Open brings the source of wheels, as --deepspeed takes it; "" is the newest release of the tables. The planner must
@@ -49,17 +49,17 @@ func Open(ctx context.Context, o Options, b *Backend, source string) (*Planner, 
 	if err != nil {
 		return nil, err
 	}
-	site := b.options.Site
+	network := b.options.Network
 	p := &Planner{
-		options: o, backend: b, tables: tables, releases: site.Releases(), dir: dir,
-		packages: &packageLookup{site: site, environ: b.options.Environ, found: map[string]dockerfiles.Packages{}},
+		options: o, backend: b, tables: tables, releases: network.Releases(), dir: dir,
+		packages: &packageLookup{network: network, environ: b.options.Environ, found: map[string]dockerfiles.Packages{}},
 	}
 	if err = p.readEnvironment(ctx); err == nil {
 		err = p.openSource(ctx, source)
 	}
 	if err != nil {
 		p.Close()
-		return nil, site.Error(err)
+		return nil, network.Error(err)
 	}
 	return p, nil
 }
@@ -70,7 +70,7 @@ func (p *Planner) readEnvironment(ctx context.Context) error {
 	if p.options.Env == "" {
 		return nil
 	}
-	env, err := pipeline.ReadEnvironment(ctx, p.options.Env)
+	env, err := pipeline.ReadGivenPython(ctx, p.options.Env)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (p *Planner) Plan(ctx context.Context, name string, r wheel.Request) (*pipe
 	}
 	plan, err := p.plan(ctx, r, report, p.options.DryRun)
 	if err != nil {
-		return nil, p.backend.options.Site.Error(err)
+		return nil, p.backend.options.Network.Error(err)
 	}
 	plan.Name = name
 	p.reportRemarks(report, plan)
@@ -143,7 +143,7 @@ func (p *Planner) Plan(ctx context.Context, name string, r wheel.Request) (*pipe
 func (p *Planner) Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error) {
 	plan, err := p.plan(ctx, r, ui.New(io.Discard, ui.Options{}), true)
 	if err != nil {
-		return nil, p.backend.options.Site.Error(err)
+		return nil, p.backend.options.Network.Error(err)
 	}
 	plan.Key = pipeline.KeyOf(plan, p.backend.options.Kind)
 	return plan, nil
@@ -194,7 +194,7 @@ func (p *Planner) lookUpTorch(ctx context.Context, r wheel.Request, report ui.Re
 
 // reportLookup reports the result of a lookup.
 func (p *Planner) reportLookup(report ui.Reporter, found pipeline.Found) {
-	report = p.backend.options.Site.Reporter(report)
+	report = p.backend.options.Network.Reporter(report)
 	for _, note := range found.Notes {
 		report.Note("%s", note)
 	}
@@ -292,7 +292,7 @@ func (p *Planner) buildHost(
 		if err != nil {
 			return pipeline.Base{}, nil, err
 		}
-		return builder.Base(), []compat.BuildHost{builder.Environment().BuildHost}, nil
+		return builder.Base(), []compat.BuildHost{builder.Host().BuildHost}, nil
 	case image == "":
 		return pipeline.Base{}, nil, nil
 	}

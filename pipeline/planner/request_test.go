@@ -144,12 +144,12 @@ func TestFlagsAsKeys(t *testing.T) {
 // openPlanner plans for a kind of backend.
 func openPlanner(t *testing.T, kind, source string) (*Planner, error) {
 	t.Helper()
-	site, err := pipeline.NewSite(pipeline.SiteOptions{}, func(string) string { return "" })
+	network, err := pipeline.NewNetwork(pipeline.NetworkOptions{}, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
 	report := ui.New(io.Discard, ui.Options{})
-	backend := NewBackend(BackendOptions{Kind: kind, Site: site, Environ: os.Environ(), Report: report})
+	backend := NewBackend(BackendOptions{Kind: kind, Network: network, Environ: os.Environ(), Report: report})
 	t.Cleanup(backend.Close)
 	p, err := Open(t.Context(), Options{Report: report}, backend, source)
 	if err == nil {

@@ -242,12 +242,12 @@ func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status)
 func (n *night) takeFromStore(ctx context.Context, u *unit, sketch *pipeline.Plan) bool {
 	led, _ := n.Store.PlanOf(ctx, u.key)
 	for _, digest := range []string{sketch.Digest, led} {
-		p, ok, err := n.Store.Find(ctx, digest)
-		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, sketch.Toolchain().Glibc)) > 0 {
+		w, ok, err := n.Store.Find(ctx, digest)
+		if err != nil || !ok || len(wheel.AuditTags(w.Manifest.Name, sketch.Toolchain().Glibc)) > 0 {
 			continue
 		}
-		m := p.Manifest
-		a := wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
+		m := w.Manifest
+		a := wheel.Artifact{Path: w.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
 		b, err := n.state.addBuild(ctx, u.name, u.key, n.report.ID, a)
 		if err == nil { // it may have been pruned meanwhile
 			n.reportKept(ctx, u, b, Stored)
@@ -369,12 +369,12 @@ func (n *night) gatherNewest(ctx context.Context) error {
 			continue
 		}
 		file := n.state.buildPath(u.name, builds[0])
-		p, ok, err := pipeline.Placed(filepath.Dir(file), builds[0].Plan)
+		w, ok, err := pipeline.Placed(filepath.Dir(file), builds[0].Plan)
 		if err == nil && !ok {
 			err = fmt.Errorf("%s has changed", file)
 		}
 		if err == nil {
-			_, err = pipeline.Place(ctx, p, dir)
+			_, err = pipeline.Place(ctx, w, dir)
 		}
 		if err != nil {
 			return err

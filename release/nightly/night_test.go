@@ -127,7 +127,7 @@ func (y *yard) make(dir string, p *pipeline.Plan) wheel.Artifact {
 	file, m, statement := wheeltest.Built(y.t, y.t.TempDir(), wheelOf(p))
 	at := y.now
 	m.BuiltAt = &at
-	a, err := pipeline.Place(y.t.Context(), pipeline.Product{File: file, Manifest: m, Provenance: statement}, dir)
+	a, err := pipeline.Place(y.t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, dir)
 	if err != nil {
 		y.t.Fatal(err)
 	}

@@ -168,8 +168,8 @@ func (s *state) addBuild(ctx context.Context, name, request, night string, a whe
 	if err != nil {
 		return b, err
 	}
-	product := pipeline.Product{File: a.Path, Manifest: m, Provenance: statement}
-	if _, err := pipeline.Place(ctx, product, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
+	stored := pipeline.StoredWheel{File: a.Path, Manifest: m, Provenance: statement}
+	if _, err := pipeline.Place(ctx, stored, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
 		return b, err
 	}
 	others := slices.DeleteFunc(slices.Clone(s.Builds[name]), func(o Build) bool { return o.Plan == b.Plan })

@@ -1,4 +1,4 @@
-package pins_test
+package packages_test
 
 import (
 	"net/http"
@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
-	"github.com/dsbuild/dsbuild/pipeline/pins"
+	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
 
 // The pins of an old DeepSpeed replace what the lock has for the torch.
@@ -55,8 +55,8 @@ func TestUnknownTorchIsResolved(t *testing.T) {
 		Collect: &environment.Collector{Cache: t.TempDir(), Indexes: []string{x.URL}, Client: pyindex.New(http.DefaultTransport)},
 	}
 	known := dockerfiles.Packages{Runtime: []dockerfiles.Package{{Name: "filelock", Version: "1.0"}, {Name: "sympy", Version: "1.0"}}}
-	q := pins.Request{Torch: "2.99.0", Python: "3.11", Source: compat.FoundCUDA, Pins: []string{"setuptools==69.5.1"}, Ops: []string{"deepspeed-kernels==2"}}
-	got, err := pins.Resolve(t.Context(), r, q, known)
+	q := packages.Query{Torch: "2.99.0", Python: "3.11", Source: compat.FoundCUDA, Pins: []string{"setuptools==69.5.1"}, Ops: []string{"deepspeed-kernels==2"}}
+	got, err := packages.Resolve(t.Context(), r, q, known)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,20 +22,20 @@ import (
 
 var environmentProgram = node.NewProgram("build_environment")
 
-// PythonEnvironment describes the target environment of a wheel: a Python environment with torch.
+// GivenPython describes the target environment of a wheel: a Python environment with torch.
 // dsbuild never changes it.
-type PythonEnvironment struct {
+type GivenPython struct {
 	node.Facts
 
-	Details EnvironmentDetails
+	Details GivenDetails
 	Sites   []string // the directories of its packages: its path without the standard library
 	// CUDAHome is the CUDA toolkit that is part of it, Nvcc its version as
 	// X.Y; "" where it has none.
 	CUDAHome, Nvcc string
 }
 
-// EnvironmentDetails are the facts that concern only a build.
-type EnvironmentDetails struct {
+// GivenDetails are the facts that concern only a build.
+type GivenDetails struct {
 	Torch    string   `json:"torch"`    // whole, as in 2.6.0a0+ecf3bae40a.nv25.01
 	CXX11ABI *bool    `json:"cxx11abi"` // nil: it does not say
 	Header   bool     `json:"header"`   // whether Python.h is there
@@ -55,31 +55,31 @@ func environmentError(python, try string, reasons ...string) error {
 	return fault.New(fault.Usage, try, "environment of %s:%s%s", python, between, strings.Join(reasons, "\n  "))
 }
 
-// ReadEnvironment reads the environment of an interpreter: a path, or a command name. It reads
+// ReadGivenPython reads the environment of an interpreter: a path, or a command name. It reads
 // torch's files without importing torch, and writes no file.
-func ReadEnvironment(ctx context.Context, python string) (PythonEnvironment, error) {
+func ReadGivenPython(ctx context.Context, python string) (GivenPython, error) {
 	file, err := exec.LookPath(python)
 	if err == nil {
 		file, err = filepath.Abs(file) // keep the link: its target is the base Python
 	}
 	if err != nil {
-		return PythonEnvironment{}, noInterpreter(python, err)
+		return GivenPython{}, noInterpreter(python, err)
 	}
 	facts, err := node.Probe(ctx, isolated{}, node.ProbeOptions{Python: file})
 	if err != nil {
-		return PythonEnvironment{}, fmt.Errorf("environment of %s: %w", python, node.WithoutNodePrefix(err))
+		return GivenPython{}, fmt.Errorf("environment of %s: %w", python, node.WithoutNodePrefix(err))
 	}
-	e := PythonEnvironment{Facts: facts}
+	g := GivenPython{Facts: facts}
 	if facts.Executable == "" || facts.Dists == nil {
 		why := node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; ")))
-		return e, environmentError(python, "", "it does not answer like a Python: "+why.Error())
+		return g, environmentError(python, "", "it does not answer like a Python: "+why.Error())
 	}
 	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
-	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
+	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &g.Details) })
 	if err != nil {
-		return e, fmt.Errorf("environment of %s: %w", python, node.WithoutNodePrefix(err))
+		return g, fmt.Errorf("environment of %s: %w", python, node.WithoutNodePrefix(err))
 	}
-	return e, e.checkUsable()
+	return g, g.checkUsable()
 }
 
 // noInterpreter returns the reason why no interpreter can be run under the name python.
@@ -109,75 +109,75 @@ func noInterpreter(python string, err error) error {
 // sitePath matches a directory that can stand in a list of paths, and in a .pth file.
 var sitePath = regexp.MustCompile(`^/[^:\n\r=,]*$`)
 
-// checkUsable fills in e from its details, or returns the reasons why no wheel can be built for
+// checkUsable fills in g from its details, or returns the reasons why no wheel can be built for
 // it.
-func (e *PythonEnvironment) checkUsable() error {
+func (g *GivenPython) checkUsable() error {
 	var reasons []string
 	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	switch {
-	case e.Details.Torch == "":
+	case g.Details.Torch == "":
 		add("it has no torch")
-	case e.TorchCUDA == "":
-		add("its torch %s is built only for the CPU", e.Details.Torch)
+	case g.TorchCUDA == "":
+		add("its torch %s is built only for the CPU", g.Details.Torch)
 	}
-	if e.Details.Machine != wheel.X86 && e.Details.Machine != wheel.Arm {
-		add("its machine is %s: dsbuild builds for %s and %s", e.Details.Machine, wheel.X86, wheel.Arm)
+	if g.Details.Machine != wheel.X86 && g.Details.Machine != wheel.Arm {
+		add("its machine is %s: dsbuild builds for %s and %s", g.Details.Machine, wheel.X86, wheel.Arm)
 	}
-	if e.Glibc == "" {
+	if g.Glibc == "" {
 		add("its C library is not glibc")
 	}
-	for _, site := range e.Details.Sites {
+	for _, site := range g.Details.Sites {
 		if !sitePath.MatchString(site) {
 			add("the name of its directory %q cannot be part of a list of paths", site)
 		}
 	}
-	e.Sites = e.Details.Sites
-	if e.Details.Nvcc != "" {
-		e.Nvcc, e.CUDAHome = e.Details.Nvcc, e.Prefix
+	g.Sites = g.Details.Sites
+	if g.Details.Nvcc != "" {
+		g.Nvcc, g.CUDAHome = g.Details.Nvcc, g.Prefix
 	}
 	if len(reasons) > 0 {
-		return environmentError(e.Executable, "", reasons...)
+		return environmentError(g.Executable, "", reasons...)
 	}
 	return nil
 }
 
 // Interpreter returns the environment's Python.
-func (e PythonEnvironment) Interpreter() Interpreter {
-	parts := e.Details.Parts
-	if e.Details.Header {
+func (g GivenPython) Interpreter() Interpreter {
+	parts := g.Details.Parts
+	if g.Details.Header {
 		parts = append(slices.Clone(parts), "Python.h")
 	}
-	return Interpreter{Version: e.Facts.Python, Path: e.Executable, Parts: parts}
+	return Interpreter{Version: g.Facts.Python, Path: g.Executable, Parts: parts}
 }
 
 // Identity returns a text that differs between two environments if their wheels would: it holds
 // Python, torch and its ABI, and all other installed distributions.
-func (e PythonEnvironment) Identity() string {
+func (g GivenPython) Identity() string {
 	text, err := json.Marshal(struct {
 		Executable string
 		Python     string
-		Details    EnvironmentDetails
+		Details    GivenDetails
 		CUDA       string
 		Dists      map[string]string
-	}{e.Executable, e.Facts.Python, e.Details, e.TorchCUDA, e.Dists})
+	}{g.Executable, g.Facts.Python, g.Details, g.TorchCUDA, g.Dists})
 	if err != nil {
-		return e.Executable // strings alone: cannot happen
+		return g.Executable // strings alone: cannot happen
 	}
 	return string(text)
 }
 
 // Asked narrows a request to this environment, or returns an error that names each flag that
 // contradicts it.
-func (e PythonEnvironment) Asked(s wheel.Request) (wheel.Request, error) {
+func (g GivenPython) Asked(request wheel.Request) (wheel.Request, error) {
 	var reasons []string
 	for _, f := range []struct {
 		flag  string
 		value *string
 		has   string
 	}{
-		{"--python", &s.Python, wheel.Minor(e.Facts.Python)},
-		{"--torch", &s.Torch, e.Torch},
-		{"--cuda", &s.CUDA, e.TorchCUDA},
+		{"--python", &request.Python, wheel.Minor(g.Facts.Python)},
+		{"--torch", &request.Torch, g.Torch},
+		{"--cuda", &request.CUDA, g.TorchCUDA},
 	} {
 		if *f.value != "" && *f.value != f.has && !strings.HasPrefix(f.has, *f.value+".") {
 			reasons = append(reasons, fmt.Sprintf("the request is for %s %s, but it has %s", f.flag, *f.value, f.has))
@@ -185,14 +185,15 @@ func (e PythonEnvironment) Asked(s wheel.Request) (wheel.Request, error) {
 		*f.value = f.has
 	}
 	if len(reasons) > 0 {
-		return s, environmentError(e.Executable, "leave out --python, --torch and --cuda: --env decides them", reasons...)
+		const try = "leave out --python, --torch and --cuda: --env decides them"
+		return request, environmentError(g.Executable, try, reasons...)
 	}
-	return s, nil
+	return request, nil
 }
 
 // Tables returns the tables with a row for its torch, which they may lack.
-func (e PythonEnvironment) Tables(t *compat.Tables) *compat.Tables {
-	return t.WithTorch(e.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python))
+func (g GivenPython) Tables(t *compat.Tables) *compat.Tables {
+	return t.WithTorch(g.Torch, g.TorchCUDA, wheel.Minor(g.Facts.Python))
 }
 
 // ofIndex matches a version of torch from an index, with or without a local part for its CUDA.
@@ -200,17 +201,17 @@ var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
 
 // Released returns nil if the same torch can be installed elsewhere, because a build in a
 // container has to install it. Otherwise the error names the builder that need not.
-func (e PythonEnvironment) Released(t *compat.Tables) error {
-	if e.Details.Machine == wheel.Arm {
-		return environmentError(e.Executable, "use --builder host",
-			"its machine is "+e.Details.Machine+", and dsbuild's containers are of "+wheel.X86)
+func (g GivenPython) Released(t *compat.Tables) error {
+	if g.Details.Machine == wheel.Arm {
+		return environmentError(g.Executable, "use --builder host",
+			"its machine is "+g.Details.Machine+", and dsbuild's containers are of "+wheel.X86)
 	}
-	if ofIndex.MatchString(e.Details.Torch) && t.HasTorch(e.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)) {
+	if ofIndex.MatchString(g.Details.Torch) && t.HasTorch(g.Torch, g.TorchCUDA, wheel.Minor(g.Facts.Python)) {
 		return nil
 	}
-	return environmentError(e.Executable, "use --builder host on a machine that has the environment",
+	return environmentError(g.Executable, "use --builder host on a machine that has the environment",
 		fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, so dsbuild cannot install it in a container",
-			e.Details.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)))
+			g.Details.Torch, g.TorchCUDA, wheel.Minor(g.Facts.Python)))
 }
 
 // isolated runs a program of the environment without the user's settings, and in a directory

@@ -22,14 +22,14 @@ const shortest = 4
 
 // Secrets returns the texts of the site that nobody may read, the longest first: user names and
 // passwords in URLs, tokens, and the values in a query.
-func (s Site) Secrets() []string {
+func (n Network) Secrets() []string {
 	var found []string
 	add := func(secret string, least int) {
 		if len(secret) >= least {
 			found = append(found, secret)
 		}
 	}
-	for _, value := range s.variables {
+	for _, value := range n.variables {
 		for _, spelling := range loginSpellings(value) { // of the whole value: a password may have spaces
 			add(spelling, shortest)
 		}
@@ -93,9 +93,9 @@ func rawUser(address string) string {
 }
 
 // secretReplacer replaces the secrets in a text; nil if there are none.
-func (s Site) secretReplacer() *strings.Replacer {
+func (n Network) secretReplacer() *strings.Replacer {
 	var pairs []string
-	for _, secret := range s.Secrets() {
+	for _, secret := range n.Secrets() {
 		pairs = append(pairs, secret, hidden)
 	}
 	if len(pairs) == 0 {
@@ -105,16 +105,16 @@ func (s Site) secretReplacer() *strings.Replacer {
 }
 
 // Reporter passes messages on to rep, without the secrets.
-func (s Site) Reporter(rep ui.Reporter) ui.Reporter {
-	if r := s.secretReplacer(); r != nil {
+func (n Network) Reporter(rep ui.Reporter) ui.Reporter {
+	if r := n.secretReplacer(); r != nil {
 		return ui.Rewritten(rep, r.Replace)
 	}
 	return rep
 }
 
 // Log passes lines on to w, without the secrets. The caller must write whole lines.
-func (s Site) Log(w io.Writer) io.Writer {
-	if r := s.secretReplacer(); r != nil {
+func (n Network) Log(w io.Writer) io.Writer {
+	if r := n.secretReplacer(); r != nil {
 		return redactedLog{w, r}
 	}
 	return w
@@ -133,8 +133,8 @@ func (l redactedLog) Write(p []byte) (int, error) {
 }
 
 // Error returns err without secrets in its text; its kind and exit code stay.
-func (s Site) Error(err error) error {
-	r := s.secretReplacer()
+func (n Network) Error(err error) error {
+	r := n.secretReplacer()
 	if err == nil || r == nil {
 		return err
 	}

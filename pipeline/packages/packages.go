@@ -1,6 +1,6 @@
-// Package pins resolves the Python packages of toolchains, each to one file with its sha256: those of a
+// Package packages resolves the Python packages of toolchains, each to one file with its sha256: those of a
 // toolchain that the committed lock (dockerfiles/packages.lock, by ci/packagelock) does not have.
-package pins
+package packages
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 )
 
 // Request describes the packages of a toolchain.
-type Request struct {
+type Query struct {
 	Machine string // that builds; "" is x86_64
 	Torch   string // X.Y.Z, with +cuNNN if it comes from torch's own index; "" if torch is installed already
 	Python  string // X.Y
@@ -28,9 +28,9 @@ type Request struct {
 }
 
 // RequestOf returns the request for a toolchain. beside says that its torch is installed already.
-func RequestOf(tc compat.Toolchain, beside bool) Request {
+func QueryOf(tc compat.Toolchain, beside bool) Query {
 	needs := tc.Needs()
-	q := Request{
+	q := Query{
 		Machine: tc.Environment.Machine, Torch: tc.Torch, Python: tc.Python, Source: tc.CUDASource, Pins: tc.Pins,
 		CUDA: dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit), Ops: slices.Concat(needs.Python, needs.Node),
 	}
@@ -47,13 +47,13 @@ func RequestOf(tc compat.Toolchain, beside bool) Request {
 }
 
 // platform is the oldest on which toolchains run: torch itself needs it since 2.7.
-func (q Request) platform() environment.Platform {
+func (q Query) platform() environment.Platform {
 	return environment.Platform{Machine: cmp.Or(q.Machine, wheel.X86), Glibc: compat.LinkGlibc}
 }
 
 // Resolve asks uv for the packages of a request. Versions in known are preferred.
 func Resolve(
-	ctx context.Context, r environment.Resolver, q Request, known dockerfiles.Packages,
+	ctx context.Context, r environment.Resolver, q Query, known dockerfiles.Packages,
 ) (dockerfiles.Packages, error) {
 	runtime, err := dockerfiles.RuntimeRequirements()
 	if err != nil {
@@ -95,7 +95,7 @@ func Resolve(
 }
 
 // resolve returns the packages for some requirements, sorted by name.
-func (q Request) resolve(
+func (q Query) resolve(
 	ctx context.Context, r environment.Resolver, requirements []string, known []dockerfiles.Package,
 ) ([]dockerfiles.Package, error) {
 	spec := &environment.Spec{Name: "toolchain", Python: q.Python, Torch: q.Torch, Overrides: q.Pins}
@@ -124,14 +124,14 @@ func installer() environment.UV {
 // NewResolver returns a resolver that reaches the indexes of a site, and files by c, in whose cache it
 // keeps uv. Certificates of the site go into tmp. environ is the user's environment.
 func NewResolver(
-	ctx context.Context, site pipeline.Site, c *environment.Collector, tmp string, environ []string,
+	ctx context.Context, network pipeline.Network, c *environment.Collector, tmp string, environ []string,
 ) (environment.Resolver, error) {
 	uv, err := environment.FindUV(ctx, installer(), c.Cache, c)
 	if err != nil {
 		return environment.Resolver{}, err
 	}
-	environ, err = site.Programs(environ, tmp)
+	environ, err = network.Programs(environ, tmp)
 	return environment.Resolver{
-		UV: uv, Installer: installer(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c,
+		UV: uv, Installer: installer(), Environ: environ, TorchIndex: network.TorchIndex(), Collect: c,
 	}, err
 }

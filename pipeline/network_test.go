@@ -17,9 +17,9 @@ import (
 )
 
 // site reads the settings of an environment.
-func site(t *testing.T, o SiteOptions, env map[string]string) Site {
+func site(t *testing.T, o NetworkOptions, env map[string]string) Network {
 	t.Helper()
-	s, err := NewSite(o, func(name string) string { return env[name] })
+	s, err := NewNetwork(o, func(name string) string { return env[name] })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func site(t *testing.T, o SiteOptions, env map[string]string) Site {
 }
 
 // told runs a shell line with the settings as a script of an image has them.
-func told(t *testing.T, s Site, line string, env ...string) string {
+func told(t *testing.T, s Network, line string, env ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "site")
@@ -44,7 +44,7 @@ func told(t *testing.T, s Site, line string, env ...string) string {
 }
 
 func TestSiteIsTold(t *testing.T) {
-	s := site(t, SiteOptions{IndexURL: "https://ci:it's@index.example.org/simple"}, map[string]string{
+	s := site(t, NetworkOptions{IndexURL: "https://ci:it's@index.example.org/simple"}, map[string]string{
 		"PIP_INDEX_URL": "https://not.this.one/", "UV_INDEX": "extra=https://extra.example.org/simple https://more.example.org/",
 		"https_proxy": "http://proxy:3128", "HTTPS_PROXY": "http://other:3128", "NO_PROXY": "localhost",
 		"CCACHE_REMOTE_STORAGE": "http://cache/ccache|read-only", "PIP_FIND_LINKS": "/only/here", "HOME": "/home/me",
@@ -76,7 +76,7 @@ func TestSiteCertificates(t *testing.T) {
 	if err := errors.Join(os.WriteFile(own, slices.Concat([]byte("it's ours\n"), key, block), 0o600), os.WriteFile(system, []byte("system's\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	got := told(t, site(t, SiteOptions{CA: own}, nil), `cat "$PIP_CERT"; echo "$SSL_CERT_FILE $REQUESTS_CA_BUNDLE $CURL_CA_BUNDLE"`, "SSL_CERT_FILE="+system)
+	got := told(t, site(t, NetworkOptions{CA: own}, nil), `cat "$PIP_CERT"; echo "$SSL_CERT_FILE $REQUESTS_CA_BUNDLE $CURL_CA_BUNDLE"`, "SSL_CERT_FILE="+system)
 	want := "system's\n" + string(block)
 	rest, found := strings.CutPrefix(got, want)
 	if !found {
@@ -98,7 +98,7 @@ func TestProgramsTrustTheSystem(t *testing.T) {
 		t.Skipf("this machine has no certificates: %v", err)
 	}
 	for environ, want := range map[string]bool{"PATH=/bin": true, "SSL_CERT_DIR=/own": false} {
-		got, err := site(t, SiteOptions{}, nil).Programs([]string{environ}, t.TempDir())
+		got, err := site(t, NetworkOptions{}, nil).Programs([]string{environ}, t.TempDir())
 		if err != nil || slices.Contains(got, "SSL_CERT_FILE="+bundle) != want {
 			t.Errorf("with %s: %q, %v, want that uv gets %s: %t", environ, got, err, bundle, want)
 		}
@@ -122,7 +122,7 @@ func TestSiteMirror(t *testing.T) {
 	if err := os.WriteFile(list, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := site(t, SiteOptions{}, map[string]string{aptMirror: "https://u:p@mirror.example.org/apt/"})
+	s := site(t, NetworkOptions{}, map[string]string{aptMirror: "https://u:p@mirror.example.org/apt/"})
 	const m = "https://u:p@mirror.example.org/apt/"
 	want := "# http://deb.debian.org/\ndeb [trusted=yes] " + m + "debian bookworm main\ndeb " + m + "debian-security x main\nTypes: deb\nURIs: " + m + "ubuntu " + m + "ubuntu\n"
 	if got := told(t, s, line, "list="+list); got != want {
@@ -150,7 +150,7 @@ func TestSiteTorchIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := site(t, SiteOptions{ExtraIndexURLs: []string{"https://extra.example.org/simple"}}, map[string]string{torchIndexes: "https://m.example.org/torch/"})
+	s := site(t, NetworkOptions{ExtraIndexURLs: []string{"https://extra.example.org/simple"}}, map[string]string{torchIndexes: "https://m.example.org/torch/"})
 	for index, beside := range map[string]string{"": "", "cu126": "https://m.example.org/torch/cu126 "} {
 		got := told(t, s, "sh "+filepath.Join(dir, "torch.sh"), "PATH="+dir+":"+os.Getenv("PATH"), "PYTHON=3.11", "DSBUILD_ENV=/env", "TORCH_INDEX="+index)
 		want := "pip install --python /env --no-deps --require-hashes --only-binary :all: -r - torch==2.12.1 --hash=sha256:abc, beside " + beside + "https://extra.example.org/simple\n"
@@ -166,19 +166,19 @@ func TestSiteErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		o    SiteOptions
+		o    NetworkOptions
 		env  map[string]string
 		want string
 	}{
-		{SiteOptions{IndexURL: "ftp://u:geheim@host/"}, nil, "--index-url: not a URL of http or https"},
-		{SiteOptions{}, map[string]string{torchIndexes: "geheim"}, torchIndexes + ": not a URL"},
-		{SiteOptions{}, map[string]string{"PIP_INDEX_URL": "geheim"}, "PIP_INDEX_URL: not a URL"},
-		{SiteOptions{ExtraIndexURLs: []string{"http://u:geheim@[::1/"}}, nil, "--extra-index-url: not a URL"},
-		{SiteOptions{}, map[string]string{aptMirror: "http://u:geheim&@host/"}, "write %23, %26, %5C"},
-		{SiteOptions{CA: empty}, nil, "--ca: " + empty + " holds no certificate"},
-		{SiteOptions{}, map[string]string{"SSL_CERT_FILE": empty + ".not"}, "SSL_CERT_FILE: open " + empty + ".not: no such file"},
+		{NetworkOptions{IndexURL: "ftp://u:geheim@host/"}, nil, "--index-url: not a URL of http or https"},
+		{NetworkOptions{}, map[string]string{torchIndexes: "geheim"}, torchIndexes + ": not a URL"},
+		{NetworkOptions{}, map[string]string{"PIP_INDEX_URL": "geheim"}, "PIP_INDEX_URL: not a URL"},
+		{NetworkOptions{ExtraIndexURLs: []string{"http://u:geheim@[::1/"}}, nil, "--extra-index-url: not a URL"},
+		{NetworkOptions{}, map[string]string{aptMirror: "http://u:geheim&@host/"}, "write %23, %26, %5C"},
+		{NetworkOptions{CA: empty}, nil, "--ca: " + empty + " holds no certificate"},
+		{NetworkOptions{}, map[string]string{"SSL_CERT_FILE": empty + ".not"}, "SSL_CERT_FILE: open " + empty + ".not: no such file"},
 	} {
-		_, err := NewSite(c.o, func(name string) string { return c.env[name] })
+		_, err := NewNetwork(c.o, func(name string) string { return c.env[name] })
 		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error()+fault.Hint(err), "geheim") || !strings.Contains(fault.Hint(err), " takes ") {
 			t.Errorf("%v, want %s", err, c.want)
 		}
@@ -187,7 +187,7 @@ func TestSiteErrors(t *testing.T) {
 
 // No secret gets through a reporter, a log or an error; what is none does.
 func TestSiteSecrets(t *testing.T) {
-	s := site(t, SiteOptions{IndexURL: "https://ci:p%40ss-word@index.example.org/simple?key=abcdef"}, map[string]string{
+	s := site(t, NetworkOptions{IndexURL: "https://ci:p%40ss-word@index.example.org/simple?key=abcdef"}, map[string]string{
 		"PIP_EXTRA_INDEX_URL": "https://token-1234@b.example.org/", "HTTP_PROXY": "http://me:abc@proxy:1",
 		"CCACHE_REMOTE_STORAGE": "http://cache/|bearer-token=bear-5678|layout=flat",
 	})
@@ -196,7 +196,7 @@ func TestSiteSecrets(t *testing.T) {
 		"https://ci:two  words@index.example.org/simple":    {"two  words", "two%20%20words", "two++words"},
 	} {
 		var log bytes.Buffer
-		fmt.Fprint(site(t, SiteOptions{}, map[string]string{"HTTPS_PROXY": given}).Log(&log), strings.Join(shown, " "))
+		fmt.Fprint(site(t, NetworkOptions{}, map[string]string{"HTTPS_PROXY": given}).Log(&log), strings.Join(shown, " "))
 		if log.String() != "*** *** ***" {
 			t.Errorf("%s: the log shows %s", given, &log)
 		}
@@ -231,7 +231,7 @@ func TestSiteToolkit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, given := range []string{file, file + ".missing", filepath.Dir(file)} {
-		_, err := NewSite(SiteOptions{Toolkit: given}, func(string) string { return "" })
+		_, err := NewNetwork(NetworkOptions{Toolkit: given}, func(string) string { return "" })
 		if fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "--toolkit takes Debian's package") {
 			t.Errorf("%s: %v", given, err)
 		}

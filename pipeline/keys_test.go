@@ -47,9 +47,9 @@ func TestStoreKnowsRequests(t *testing.T) {
 		}
 		asked(d)
 	}
-	p, ok, err := s.Find(t.Context(), "d2")
-	if err != nil || !ok || p.Manifest.Name != "a-1.whl" {
-		t.Errorf("%+v, %v, %v", p, ok, err)
+	w, ok, err := s.Find(t.Context(), "d2")
+	if err != nil || !ok || w.Manifest.Name != "a-1.whl" {
+		t.Errorf("%+v, %v, %v", w, ok, err)
 	}
 	if err := s.LinkKey(t.Context(), "r", "d3"); err != nil { // of which there is no wheel
 		t.Fatal(err)
@@ -69,8 +69,8 @@ func TestPlaced(t *testing.T) {
 	}
 	a := artifact(t, "a[1]-1.whl", "bytes") // its manifest names no plan
 	dir := filepath.Dir(a.Path)
-	if p, ok, err := Placed(dir, ""); !ok || err != nil || p.File != a.Path {
-		t.Errorf("%+v, %v, %v", p, ok, err)
+	if w, ok, err := Placed(dir, ""); !ok || err != nil || w.File != a.Path {
+		t.Errorf("%+v, %v, %v", w, ok, err)
 	}
 	if _, ok, err := Placed(dir, "other"); ok || err != nil {
 		t.Errorf("another plan: %v, %v", ok, err)

@@ -20,76 +20,77 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Site holds the settings with which a build reaches its network services: package indexes,
+// Network holds the settings with which a build reaches its network services: package indexes,
 // proxies, certificates, the distribution's mirror, caches. Every image and every step that
 // fetches or compiles gets them, as a secret. They are no part of a plan: every site gives the
-// same wheel. The zero Site has no settings.
-type Site struct {
+// same wheel. The zero Network has no settings.
+type Network struct {
 	variables map[string]string
 	ca        string // certificates beside those of the system, PEM
 	toolkit   string // file of nvcc's package, checked
 }
 
 // Toolkit returns the file of the package with nvcc for CUDA 12, "" if none was given.
-func (s Site) Toolkit() string { return s.toolkit }
+func (n Network) Toolkit() string { return n.toolkit }
 
-// SiteOptions are the settings of the site on the command line. Those left out come from
+// NetworkOptions are the settings of the site on the command line. Those left out come from
 // the environment, from the variables of pip, uv and other programs.
-type SiteOptions struct {
+type NetworkOptions struct {
 	IndexURL       string   // the package index
 	ExtraIndexURLs []string // others beside it
 	CA             string   // file of certificates to trust beside the system's
 	Toolkit        string   // file of Debian's package with nvcc 12.4
 }
 
-// siteError is a setting of the site that cannot be used: name is that of the flag or variable.
-func siteError(name, takes, format string, args ...any) error {
+// networkError is a setting of the site that cannot be used: name is that of the flag or variable.
+func networkError(name, takes, format string, args ...any) error {
 	return fault.New(fault.Usage, name+" takes "+takes, name+": "+format, args...)
 }
 
-// NewSite reads the settings of the site; getenv is os.Getenv.
-func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
-	s := Site{variables: map[string]string{}}
+// NewNetwork reads the settings of the site; getenv is os.Getenv.
+func NewNetwork(o NetworkOptions, getenv func(string) string) (Network, error) {
+	n := Network{variables: map[string]string{}}
 	// The variables that are passed on unchanged to the programs of a build.
 	for _, name := range []string{
 		"PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_INDEX_STRATEGY",
 		"CCACHE_REMOTE_STORAGE", "CCACHE_SECONDARY_STORAGE", "CCACHE_REMOTE_ONLY", "CCACHE_RESHARE",
 	} {
 		if v := getenv(name); v != "" {
-			s.variables[name] = v
+			n.variables[name] = v
 		}
 	}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} {
 		// Programs disagree about the case they read.
 		if v := cmp.Or(getenv(strings.ToLower(name)), getenv(name)); v != "" {
-			s.variables[name], s.variables[strings.ToLower(name)] = v, v
+			n.variables[name], n.variables[strings.ToLower(name)] = v, v
 		}
 	}
-	if err := s.setIndexes(o, getenv); err != nil {
-		return Site{}, err
+	if err := n.setIndexes(o, getenv); err != nil {
+		return Network{}, err
 	}
 	prefix := cmp.Or(getenv(torchIndexes), torchIndex)
 	if err := checkURL(torchIndexes, prefix); err != nil {
-		return Site{}, err
+		return Network{}, err
 	}
-	s.variables[torchIndexes] = strings.TrimRight(prefix, "/")
+	n.variables[torchIndexes] = strings.TrimRight(prefix, "/")
 	if mirror := getenv(aptMirror); mirror != "" {
 		if err := checkURL(aptMirror, mirror); err != nil {
-			return Site{}, err
+			return Network{}, err
 		}
 		if strings.ContainsAny(mirror, `#&\ `) {
-			return Site{}, siteError(aptMirror, urlLike(aptMirror), "%s", `it must not contain # & or \: write %23, %26, %5C`)
+			const why = `it must not contain # & or \: write %23, %26, %5C`
+			return Network{}, networkError(aptMirror, urlLike(aptMirror), "%s", why)
 		}
-		s.variables[aptMirror] = strings.TrimRight(mirror, "/")
+		n.variables[aptMirror] = strings.TrimRight(mirror, "/")
 	}
-	if err := s.setNvcc(o.Toolkit); err != nil {
-		return Site{}, err
+	if err := n.setNvcc(o.Toolkit); err != nil {
+		return Network{}, err
 	}
-	return s, s.readCertificates(o.CA, getenv("SSL_CERT_FILE"))
+	return n, n.readCertificates(o.CA, getenv("SSL_CERT_FILE"))
 }
 
 // setNvcc checks the file of nvcc's package: the scripts accept only the pinned bytes.
-func (s *Site) setNvcc(file string) error {
+func (n *Network) setNvcc(file string) error {
 	if file == "" {
 		return nil
 	}
@@ -102,12 +103,12 @@ func (s *Site) setNvcc(file string) error {
 	}
 	sum, _, err := wheel.HashFile(path)
 	if err != nil {
-		return siteError(flag, takes, "%w", err)
+		return networkError(flag, takes, "%w", err)
 	}
 	if sum != want {
-		return siteError(flag, takes, "%s has a different content: its sha256 is %s", file, sum)
+		return networkError(flag, takes, "%s has a different content: its sha256 is %s", file, sum)
 	}
-	s.toolkit, s.variables["DSBUILD_TOOLKIT_DEB"] = path, path
+	n.toolkit, n.variables["DSBUILD_TOOLKIT_DEB"] = path, path
 	return nil
 }
 
@@ -116,7 +117,7 @@ func (s *Site) setNvcc(file string) error {
 const aptMirror = "DSBUILD_APT_MIRROR"
 
 // setIndexes sets the package indexes, for pip and for uv alike.
-func (s *Site) setIndexes(o SiteOptions, getenv func(string) string) error {
+func (n *Network) setIndexes(o NetworkOptions, getenv func(string) string) error {
 	index, from := o.IndexURL, "--index-url"
 	for _, name := range []string{"UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"} {
 		if index == "" {
@@ -134,7 +135,7 @@ func (s *Site) setIndexes(o SiteOptions, getenv func(string) string) error {
 		if err := checkURL(from, index); err != nil {
 			return err
 		}
-		s.variables["PIP_INDEX_URL"], s.variables["UV_DEFAULT_INDEX"] = index, index
+		n.variables["PIP_INDEX_URL"], n.variables["UV_DEFAULT_INDEX"] = index, index
 	}
 	all := make([]string, len(extra))
 	for i, e := range extra {
@@ -145,7 +146,7 @@ func (s *Site) setIndexes(o SiteOptions, getenv func(string) string) error {
 	}
 	if len(all) > 0 {
 		joined := strings.Join(all, " ")
-		s.variables["PIP_EXTRA_INDEX_URL"], s.variables["UV_INDEX"] = joined, joined
+		n.variables["PIP_EXTRA_INDEX_URL"], n.variables["UV_INDEX"] = joined, joined
 	}
 	return nil
 }
@@ -165,7 +166,7 @@ func withoutIndexName(index string) string {
 func checkURL(from, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return siteError(from, urlLike(from), "not a URL of http or https")
+		return networkError(from, urlLike(from), "not a URL of http or https")
 	}
 	return nil
 }
@@ -190,7 +191,7 @@ const caLike = "a file of certificates in PEM: " +
 	"lines of base64 between -----BEGIN CERTIFICATE----- and -----END CERTIFICATE-----"
 
 // readCertificates reads the certificates of --ca, else those that the user's programs trust.
-func (s *Site) readCertificates(flag, variable string) error {
+func (n *Network) readCertificates(flag, variable string) error {
 	name, path := "--ca", flag
 	if path == "" {
 		name, path = "SSL_CERT_FILE", variable
@@ -200,15 +201,15 @@ func (s *Site) readCertificates(flag, variable string) error {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return siteError(name, caLike, "%w", err)
+		return networkError(name, caLike, "%w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxCA+1))
 	if err != nil {
-		return siteError(name, caLike, "%w", err)
+		return networkError(name, caLike, "%w", err)
 	}
 	if len(text) > maxCA {
-		return siteError(name, caLike, "%s is larger than %d MiB: not a file of certificates", path, maxCA>>20)
+		return networkError(name, caLike, "%s is larger than %d MiB: not a file of certificates", path, maxCA>>20)
 	}
 	var out bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -219,37 +220,37 @@ func (s *Site) readCertificates(flag, variable string) error {
 		}
 	}
 	if out.Len() == 0 {
-		return siteError(name, caLike, "%s holds no certificate in PEM", path)
+		return networkError(name, caLike, "%s holds no certificate in PEM", path)
 	}
-	s.ca = out.String()
+	n.ca = out.String()
 	return nil
 }
 
 // FileIndexes returns the indexes in which files of a lock may be: those beside the package index,
 // as uv asks them first, and the package index.
-func (s Site) FileIndexes() []string {
-	return append(strings.Fields(s.variables["UV_INDEX"]), cmp.Or(s.variables["UV_DEFAULT_INDEX"], packageIndex))
+func (n Network) FileIndexes() []string {
+	return append(strings.Fields(n.variables["UV_INDEX"]), cmp.Or(n.variables["UV_DEFAULT_INDEX"], packageIndex))
 }
 
 // IndexClient reads the site's indexes.
-func (s Site) IndexClient() *pyindex.Client { return pyindex.New(s.Transport()) }
+func (n Network) IndexClient() *pyindex.Client { return pyindex.New(n.Transport()) }
 
 // TorchIndex returns the address below which torch's own indexes lie.
-func (s Site) TorchIndex() string { return cmp.Or(s.variables[torchIndexes], torchIndex) }
+func (n Network) TorchIndex() string { return cmp.Or(n.variables[torchIndexes], torchIndex) }
 
 // Programs returns the variables with which programs of this machine, such as uv, reach the site's
 // services: environ without other settings of theirs. They trust the system's certificates, as curl and
 // git do, not only those that come with them: a proxy of the site may sign for every host. Certificates
 // beside the system's are written into dir.
-func (s Site) Programs(environ []string, dir string) ([]string, error) {
+func (n Network) Programs(environ []string, dir string) ([]string, error) {
 	var out []string
 	for _, v := range environ {
 		if !strings.HasPrefix(v, "UV_") && !strings.HasPrefix(v, "PIP_") && !strings.HasPrefix(v, "VIRTUAL_ENV=") {
 			out = append(out, v)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
-		out = append(out, name+"="+s.variables[name])
+	for _, name := range slices.Sorted(maps.Keys(n.variables)) {
+		out = append(out, name+"="+n.variables[name])
 	}
 	out = append(out, "UV_PYTHON_DOWNLOADS=never", "UV_NO_CONFIG=1")
 	var file string // of the system's certificates, as dockerfiles/site.sh looks for it
@@ -261,26 +262,26 @@ func (s Site) Programs(environ []string, dir string) ([]string, error) {
 		}
 	}
 	switch own := func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") }; {
-	case s.ca == "" && (file == "" || slices.ContainsFunc(environ, own)):
+	case n.ca == "" && (file == "" || slices.ContainsFunc(environ, own)):
 		return out, nil
-	case s.ca == "":
+	case n.ca == "":
 		return append(out, "SSL_CERT_FILE="+file), nil
 	}
-	bundle := append(append(system, '\n'), s.ca...)
+	bundle := append(append(system, '\n'), n.ca...)
 	path := filepath.Join(dir, "certificates.pem")
 	return append(out, "SSL_CERT_FILE="+path), os.WriteFile(path, bundle, 0o600)
 }
 
 // Script returns the text that dockerfiles/site.sh reads: the settings as shell assignments. It
 // holds passwords.
-func (s Site) Script() string {
+func (n Network) Script() string {
 	var b strings.Builder
 	b.WriteString("# settings of the site\n")
-	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
-		fmt.Fprintf(&b, "export %s=%s\n", name, remote.Quote(s.variables[name]))
+	for _, name := range slices.Sorted(maps.Keys(n.variables)) {
+		fmt.Fprintf(&b, "export %s=%s\n", name, remote.Quote(n.variables[name]))
 	}
-	if s.ca != "" {
-		fmt.Fprintf(&b, "DSBUILD_CA=%s\n", remote.Quote(s.ca))
+	if n.ca != "" {
+		fmt.Fprintf(&b, "DSBUILD_CA=%s\n", remote.Quote(n.ca))
 	}
 	return b.String()
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // InspectScript is the name of the script that lists the tools of a build environment.
-// ParseBuildEnvironment reads its output.
+// ParseBuildHost reads its output.
 const InspectScript = "look.sh"
 
 // InspectText returns the text of InspectScript.
@@ -25,9 +25,9 @@ func InspectText() (string, error) {
 	return string(text), err
 }
 
-// BuildEnvironment is the result of InspectScript. The embedded part serves the choice of a
+// BuildHost is the result of InspectScript. The embedded part serves the choice of a
 // toolchain; the paths and the parts serve a builder that builds there.
-type BuildEnvironment struct {
+type BuildHost struct {
 	compat.BuildHost
 
 	Interpreters []Interpreter // one for each X.Y, the one called python3 first
@@ -73,10 +73,10 @@ const (
 	maxLookField = 256
 )
 
-// ParseBuildEnvironment reads the output of InspectScript, which comes from a base that is not trusted.
-func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
-	fail := func(format string, args ...any) (BuildEnvironment, error) {
-		return BuildEnvironment{}, fault.WithHint(fmt.Errorf("inspecting the base: its answer "+format, args...),
+// ParseBuildHost reads the output of InspectScript, which comes from a base that is not trusted.
+func ParseBuildHost(text string) (BuildHost, error) {
+	fail := func(format string, args ...any) (BuildHost, error) {
+		return BuildHost{}, fault.WithHint(fmt.Errorf("inspecting the base: its answer "+format, args...),
 			"a base needs a shell and the usual programs: sed, tr, cut, uname")
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
@@ -88,7 +88,7 @@ func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
 	case lines[len(lines)-1] != "end":
 		return fail("is cut off")
 	}
-	var g BuildEnvironment
+	var g BuildHost
 	facts := lookFacts()
 	for _, line := range lines[1 : len(lines)-1] {
 		fields := strings.Split(line, "\t")
@@ -111,7 +111,7 @@ func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
 // lookFact is one kind of line: the shapes of its fields and their effect.
 type lookFact struct {
 	shapes []*regexp.Regexp
-	take   func(*BuildEnvironment, []string)
+	take   func(*BuildHost, []string)
 }
 
 // The shapes of fields. A path goes into environment variables and commands, so it may hold nothing
@@ -131,12 +131,12 @@ var (
 
 func lookFacts() map[string]lookFact {
 	return map[string]lookFact{
-		"machine": {[]*regexp.Regexp{lookWord}, func(g *BuildEnvironment, f []string) { g.Machine = f[0] }},
-		"glibc":   {[]*regexp.Regexp{lookTwo}, func(g *BuildEnvironment, f []string) { g.Glibc = wheel.Minor(f[0]) }},
-		"os": {[]*regexp.Regexp{lookMaybe, lookMaybe, lookText}, func(g *BuildEnvironment, f []string) {
+		"machine": {[]*regexp.Regexp{lookWord}, func(g *BuildHost, f []string) { g.Machine = f[0] }},
+		"glibc":   {[]*regexp.Regexp{lookTwo}, func(g *BuildHost, f []string) { g.Glibc = wheel.Minor(f[0]) }},
+		"os": {[]*regexp.Regexp{lookMaybe, lookMaybe, lookText}, func(g *BuildHost, f []string) {
 			g.Suite, g.Name = f[1], cmp.Or(f[2], strings.TrimSpace(f[0]+" "+f[1]))
 		}},
-		"python": {[]*regexp.Regexp{lookTwo, lookPath, lookParts}, func(g *BuildEnvironment, f []string) {
+		"python": {[]*regexp.Regexp{lookTwo, lookPath, lookParts}, func(g *BuildHost, f []string) {
 			i := Interpreter{Version: f[0], Path: path.Clean(f[1])}
 			if f[2] != "-" {
 				i.Parts = strings.Split(f[2], ",")
@@ -145,7 +145,7 @@ func lookFacts() map[string]lookFact {
 				g.Interpreters, g.Pythons = append(g.Interpreters, i), append(g.Pythons, i.Minor())
 			}
 		}},
-		"gcc": {[]*regexp.Regexp{lookVersion, lookPath, lookPathDash, lookHeaders}, func(g *BuildEnvironment, f []string) {
+		"gcc": {[]*regexp.Regexp{lookVersion, lookPath, lookPathDash, lookHeaders}, func(g *BuildHost, f []string) {
 			c := Compiler{Version: f[0], CC: path.Clean(f[1]), Headers: f[3] == "headers"}
 			if f[2] != "-" {
 				c.CXX = path.Clean(f[2])
@@ -155,9 +155,9 @@ func lookFacts() map[string]lookFact {
 				g.GCCs = append(g.GCCs, c.Major())
 			}
 		}},
-		"cuda": {[]*regexp.Regexp{lookTwo, lookPath}, func(g *BuildEnvironment, f []string) {
+		"cuda": {[]*regexp.Regexp{lookTwo, lookPath}, func(g *BuildHost, f []string) {
 			g.CUDA, g.CUDAHome = wheel.Minor(f[0]), path.Clean(f[1])
 		}},
-		"tool": {[]*regexp.Regexp{lookWord}, func(g *BuildEnvironment, f []string) { g.Tools = append(g.Tools, f[0]) }},
+		"tool": {[]*regexp.Regexp{lookWord}, func(g *BuildHost, f []string) { g.Tools = append(g.Tools, f[0]) }},
 	}
 }

@@ -89,31 +89,31 @@ func TestReadEnvironment(t *testing.T) {
 	}
 	t.Chdir(work)
 	before := hashes(t, dir)
-	e, err := pipeline.ReadEnvironment(t.Context(), python)
+	g, err := pipeline.ReadGivenPython(t.Context(), python)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !maps.Equal(before, hashes(t, dir)) {
 		t.Error("files of the environment were changed")
 	}
-	if e.Details.Torch != "2.6.0a0+ecf3bae40a.nv25.01" || e.Torch != "2.6.0a0" || e.TorchCUDA != "12.8" || e.Details.CXX11ABI == nil || *e.Details.CXX11ABI {
-		t.Errorf("torch %q %q, CUDA %q, ABI %v", e.Details.Torch, e.Torch, e.TorchCUDA, e.Details.CXX11ABI)
+	if g.Details.Torch != "2.6.0a0+ecf3bae40a.nv25.01" || g.Torch != "2.6.0a0" || g.TorchCUDA != "12.8" || g.Details.CXX11ABI == nil || *g.Details.CXX11ABI {
+		t.Errorf("torch %q %q, CUDA %q, ABI %v", g.Details.Torch, g.Torch, g.TorchCUDA, g.Details.CXX11ABI)
 	}
-	if e.Nvcc != "12.8" || e.CUDAHome != dir || e.Glibc == "" || !strings.HasPrefix(e.CPU, "x86-64") || e.Dists["hjson"] != "3.1.0" {
-		t.Errorf("%+v", e)
+	if g.Nvcc != "12.8" || g.CUDAHome != dir || g.Glibc == "" || !strings.HasPrefix(g.CPU, "x86-64") || g.Dists["hjson"] != "3.1.0" {
+		t.Errorf("%+v", g)
 	}
-	if want := []string{e.SitePackages, filepath.Join(dir, "editable")}; !slices.Equal(e.Sites, want) {
-		t.Errorf("its packages lie in %q, want %q", e.Sites, want)
+	if want := []string{g.SitePackages, filepath.Join(dir, "editable")}; !slices.Equal(g.Sites, want) {
+		t.Errorf("its packages lie in %q, want %q", g.Sites, want)
 	}
-	if i := e.Interpreter(); i.Path != python || !strings.HasPrefix(i.Version, "3.") {
+	if i := g.Interpreter(); i.Path != python || !strings.HasPrefix(i.Version, "3.") {
 		t.Errorf("%+v", i)
 	}
-	again, err := pipeline.ReadEnvironment(t.Context(), "../"+filepath.Base(work)+"/../"+relativeTo(t, work, python))
-	if err != nil || again.Identity() != e.Identity() {
+	again, err := pipeline.ReadGivenPython(t.Context(), "../"+filepath.Base(work)+"/../"+relativeTo(t, work, python))
+	if err != nil || again.Identity() != g.Identity() {
 		t.Errorf("by a relative path it is another: %v", err)
 	}
 	again.Dists["numpy"] = "2.0.0"
-	if again.Identity() == e.Identity() {
+	if again.Identity() == g.Identity() {
 		t.Error("with other packages it is the same")
 	}
 }
@@ -138,7 +138,7 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 		"/bin/true":              "it does not answer like a Python",
 		"no-such-python-on-path": "environment of no-such-python-on-path: no command of this name is on PATH",
 	} {
-		_, err := pipeline.ReadEnvironment(t.Context(), python)
+		_, err := pipeline.ReadGivenPython(t.Context(), python)
 		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" {
 			t.Errorf("%s: %v", python, err)
 		}
@@ -150,15 +150,15 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 
 // The environment decides; a flag that says otherwise is named, each of them.
 func TestEnvironmentDecides(t *testing.T) {
-	e := pipeline.PythonEnvironment{}
-	e.Executable, e.Facts.Python, e.Torch, e.TorchCUDA, e.Details.Torch = "/env/bin/python", "3.10.4", "2.8.0", "12.8", "2.8.0+cu128"
+	g := pipeline.GivenPython{}
+	g.Executable, g.Facts.Python, g.Torch, g.TorchCUDA, g.Details.Torch = "/env/bin/python", "3.10.4", "2.8.0", "12.8", "2.8.0+cu128"
 	for _, agreed := range []wheel.Request{{}, {Python: "3.10", Torch: "2.8.0", CUDA: "12.8"}, {Torch: "2.8", CUDA: "12"}} {
-		s, err := e.Asked(agreed)
+		s, err := g.Asked(agreed)
 		if err != nil || s.Python != "3.10" || s.Torch != "2.8.0" || s.CUDA != "12.8" {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
-	_, err := e.Asked(wheel.Request{Python: "3.1", Torch: "2.9.0", CUDA: "13.0"})
+	_, err := g.Asked(wheel.Request{Python: "3.1", Torch: "2.9.0", CUDA: "13.0"})
 	for _, want := range []string{"the request is for --python 3.1, but it has 3.10", "the request is for --torch 2.9.0, but it has 2.8.0", "the request is for --cuda 13.0, but it has 12.8"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
@@ -184,10 +184,10 @@ func TestReleased(t *testing.T) {
 		{"2.8.0+gitabcdef", "12.8", "3.10.4", false},
 		{"3.0.0", "14.0", "3.15.0", false},
 	} {
-		e := pipeline.PythonEnvironment{}
+		g := pipeline.GivenPython{}
 		public, _, _ := strings.Cut(c.torch, "+")
-		e.Facts.Python, e.Torch, e.TorchCUDA, e.Details.Torch = c.python, public, c.cuda, c.torch
-		err := e.Released(tables)
+		g.Facts.Python, g.Torch, g.TorchCUDA, g.Details.Torch = c.python, public, c.cuda, c.torch
+		err := g.Released(tables)
 		if (err == nil) != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -196,12 +196,12 @@ func TestReleased(t *testing.T) {
 		}
 		// The host builder needs no index: there is a toolchain for each but
 		// those whose CUDA nobody knows.
-		g := compat.BuildHost{Name: "host", Host: true, Glibc: "2.36", Pythons: []string{strings.Join(strings.Split(c.python, ".")[:2], ".")}, GCCs: []string{"12"}}
-		spec, err := e.Asked(wheel.Request{Ops: []string{"cpu_adam"}})
+		host := compat.BuildHost{Name: "host", Host: true, Glibc: "2.36", Pythons: []string{strings.Join(strings.Split(c.python, ".")[:2], ".")}, GCCs: []string{"12"}}
+		r, err := g.Asked(wheel.Request{Ops: []string{"cpu_adam"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tc, err := e.Tables(tables).Resolve(spec, g)
+		tc, err := g.Tables(tables).Resolve(r, host)
 		if c.cuda != "14.0" && (err != nil || tc.Torch != public || tc.CUDA != c.cuda) {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -19,7 +19,7 @@ const looked = "look\t1\nmachine\tx86_64\nglibc\t2.36\nos\tdebian\tbookworm\tDeb
 	"cuda\t12.4\t/usr/local/cuda\ntool\tstrip\nend\n"
 
 func TestParseGround(t *testing.T) {
-	g, err := pipeline.ParseBuildEnvironment(looked)
+	g, err := pipeline.ParseBuildHost(looked)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestParseGround(t *testing.T) {
 	if c := g.Compilers[2]; c.Complete() || c.CC != "/usr/bin/gcc-11" || !g.Compilers[0].Complete() {
 		t.Errorf("%+v", g.Compilers)
 	}
-	other, err := pipeline.ParseBuildEnvironment(strings.Replace(looked, "12.2.0\t/usr/bin/gcc\t", "12.3.0\t/usr/bin/gcc\t", 1))
+	other, err := pipeline.ParseBuildHost(strings.Replace(looked, "12.2.0\t/usr/bin/gcc\t", "12.3.0\t/usr/bin/gcc\t", 1))
 	if err != nil || other.Digest == g.Digest {
 		t.Errorf("another gcc gives the same digest: %v", err)
 	}
@@ -66,7 +66,7 @@ func TestParseGroundRefuses(t *testing.T) {
 		"lines without end":    "look\t1\n" + strings.Repeat("tool\tstrip\n", 1000) + "end\n",
 		"a path that is a dot": with("cuda\t12.4\t."),
 	} {
-		if g, err := pipeline.ParseBuildEnvironment(text); err == nil {
+		if g, err := pipeline.ParseBuildHost(text); err == nil {
 			t.Errorf("%s: %+v", name, g)
 		} else if len(err.Error()) > 300 || strings.ContainsAny(err.Error(), "\x1b") {
 			t.Errorf("%s: %q", name, err)
@@ -79,7 +79,7 @@ func FuzzParseGround(f *testing.F) {
 	f.Add("look\t1\nend\n")
 	f.Add("look\t1\npython\t3.1\t/a/../..\t-\nend")
 	f.Fuzz(func(t *testing.T, text string) {
-		g, err := pipeline.ParseBuildEnvironment(text)
+		g, err := pipeline.ParseBuildHost(text)
 		if err != nil {
 			return
 		}
@@ -91,7 +91,7 @@ func FuzzParseGround(f *testing.F) {
 	})
 }
 
-func paths(g pipeline.BuildEnvironment) []string {
+func paths(g pipeline.BuildHost) []string {
 	var out []string
 	for _, i := range g.Interpreters {
 		out = append(out, i.Path)
@@ -151,7 +151,7 @@ func TestLookBehindShims(t *testing.T) {
 		if c.pyenv != "" {
 			program(t, filepath.Join(bin, "pyenv"), c.pyenv)
 		}
-		g, err := pipeline.ParseBuildEnvironment(look(t, path))
+		g, err := pipeline.ParseBuildHost(look(t, path))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -185,7 +185,7 @@ func TestLookScript(t *testing.T) {
 		"PATH":      {"PATH=" + path + ":" + home + "/bin"},
 		"both":      {"PATH=relative:" + path, "CUDA_PATH=" + home, "CUDA_HOME=/nowhere"},
 	} {
-		g, err := pipeline.ParseBuildEnvironment(look(t, env...))
+		g, err := pipeline.ParseBuildHost(look(t, env...))
 		if err == nil {
 			t.Errorf("%s: an escape in a version came through: %+v", name, g.Compilers)
 		}
@@ -196,7 +196,7 @@ func TestLookScript(t *testing.T) {
 		"PATH":      {"PATH=" + path + ":" + home + "/bin"},
 		"CUDA_PATH": {"PATH=relative:" + path, "CUDA_PATH=" + home, "CUDA_HOME=/nowhere"},
 	} {
-		g, err := pipeline.ParseBuildEnvironment(look(t, env...))
+		g, err := pipeline.ParseBuildHost(look(t, env...))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

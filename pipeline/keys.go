@@ -81,28 +81,28 @@ func (s Store) PlanOf(ctx context.Context, key string) (digest string, err error
 
 // Find returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
 // Another process may prune it at any time.
-func (s Store) Find(ctx context.Context, digest string) (p Product, ok bool, err error) {
-	ok, err = s.withStoredWheel(ctx, digest, func(kept Product) error {
-		p = kept
+func (s Store) Find(ctx context.Context, digest string) (w StoredWheel, ok bool, err error) {
+	ok, err = s.withStoredWheel(ctx, digest, func(kept StoredWheel) error {
+		w = kept
 		return nil
 	})
-	return p, ok, err
+	return w, ok, err
 }
 
 // Placed returns the wheel of a plan that an earlier run has put into the directory dir, if it
 // matches its manifest.
-func Placed(dir, digest string) (Product, bool, error) {
+func Placed(dir, digest string) (StoredWheel, bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Product{}, false, nil
+		return StoredWheel{}, false, nil
 	}
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), wheel.ManifestSuffix) {
 			continue
 		}
-		if p, ok := readProduct(dir, e.Name()); ok && p.Manifest.PlanDigest == digest {
-			return p, true, nil
+		if w, ok := readStored(dir, e.Name()); ok && w.Manifest.PlanDigest == digest {
+			return w, true, nil
 		}
 	}
-	return Product{}, false, err
+	return StoredWheel{}, false, err
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// WithSite returns a builder that passes the settings of the site to every image and to every
+// WithNetwork returns a builder that passes the settings of the site to every image and to every
 // step that fetches or compiles.
-func (b *Builder) WithSite(site pipeline.Site) *Builder {
+func (b *Builder) WithNetwork(network pipeline.Network) *Builder {
 	with := *b
-	with.site = site
+	with.network = network
 	return &with
 }
 
@@ -24,5 +24,5 @@ const siteMount = "/run/secrets/" + siteSecret
 // siteSecret passes the settings to the engine as a secret. The engine identifies a secret by its
 // name. Its text and its presence do not change the cache key, so siteSecret always passes one.
 func (b *Builder) siteSecret() *dagger.Secret {
-	return b.client.SetSecret(siteSecret, b.site.Script())
+	return b.client.SetSecret(siteSecret, b.network.Script())
 }

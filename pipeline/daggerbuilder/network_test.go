@@ -18,26 +18,26 @@ import (
 )
 
 // siteOf is a site whose index has a password.
-func siteOf(t *testing.T, password string) pipeline.Site {
+func siteOf(t *testing.T, password string) pipeline.Network {
 	t.Helper()
-	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: "https://ci:" + password + "@index.example.org/simple"}, func(string) string { return "" })
+	network, err := pipeline.NewNetwork(pipeline.NetworkOptions{IndexURL: "https://ci:" + password + "@index.example.org/simple"}, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
-	return site
+	return network
 }
 
 // attempt runs a plan with a site and returns all that was said, and the folder
 // of what was written.
-func attempt(t *testing.T, b *Builder, p *pipeline.Plan, site pipeline.Site) (said, dir string, err error) {
+func attempt(t *testing.T, b *Builder, p *pipeline.Plan, network pipeline.Network) (said, dir string, err error) {
 	t.Helper()
 	var out bytes.Buffer
 	dir = t.TempDir()
 	console := ui.New(&out, ui.Options{})
 	_, err = pipeline.Runner{
 		Store: pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 9}, Dir: filepath.Join(dir, "out"), Logs: filepath.Join(dir, "logs"),
-		Report: console, Site: site,
-		Builder: func(context.Context) (pipeline.Builder, error) { return b.WithSite(site), nil },
+		Report: console, Network: network,
+		Builder: func(context.Context) (pipeline.Builder, error) { return b.WithNetwork(network), nil },
 	}.Run(t.Context(), p)
 	console.Close()
 	return out.String(), dir, err
@@ -89,7 +89,7 @@ func TestRealSiteIsASecret(t *testing.T) {
 		t.Errorf("the log should hold what image and step printed, without the password: %v\n%s", err, log)
 	}
 	clean(t, secret, "what was said", said, dir)
-	clean(t, secret, "the image", "", layersOf(t, b.WithSite(siteOf(t, secret)), p))
+	clean(t, secret, "the image", "", layersOf(t, b.WithNetwork(siteOf(t, secret)), p))
 
 	said, dir, err = attempt(t, b, p, siteOf(t, other))
 	if err != nil || !strings.Contains(said, "runtime: ") || strings.Count(said, "cached") < 5 {
