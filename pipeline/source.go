@@ -43,6 +43,24 @@ func (s Source) Manifest() wheel.Source {
 	return wheel.Source{Kind: s.Kind, Ref: s.Ref, Commit: s.Commit, SHA256: s.SHA256}
 }
 
+// Release returns the source distribution of a release.
+func Release(version, sha256 string) Source {
+	return Source{Kind: SourceRelease, Ref: version, Version: version, SHA256: sha256}
+}
+
+// localVersion returns the part of a wheel's version that identifies sources other than a
+// release: the commit, and if the commit does not determine them, a hash of the copy.
+func (s Source) localVersion() string {
+	var out string
+	if s.Commit != "" {
+		out = "g" + s.Commit[:7] + "."
+	}
+	if s.Dirty || s.Kind != SourceRelease && s.Commit == "" {
+		out += "s" + s.SHA256[:7] + "."
+	}
+	return out
+}
+
 // badSource returns the error of a source that cannot be used: wrong usage, if err asks for no other exit
 // code. arg holds no credentials.
 func badSource(arg string, err error, hint string) error {

@@ -76,13 +76,21 @@ func (f requestFlags) request() (r wheel.Request, err error) {
 		if list, ok := flag.Value.(pflag.SliceValue); ok {
 			texts = list.GetSlice()
 		}
-		for _, text := range texts {
-			if err := planner.Set(&r, key, text); err != nil {
-				return r, err
-			}
+		if err := setAll(&r, key, texts); err != nil {
+			return r, err
 		}
 	}
 	return r, nil
+}
+
+// setAll sets each text of a key.
+func setAll(r *wheel.Request, key string, texts []string) error {
+	for _, text := range texts {
+		if err := planner.Set(r, key, text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // buildFlags are the flags that say where, and how, wheels are built.

@@ -14,7 +14,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -70,26 +69,17 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, network pipeline.Netwo
 
 // addBuild adds what an environment file says about its DeepSpeed; flags override it.
 func addBuild(r *wheel.Request, b environment.Build) error {
-	given := *r
-	for _, s := range []struct {
-		key   string
-		texts []string
-		given bool
-	}{
-		{"arch", b.Archs, len(given.Archs)+len(given.GPUs) > 0},
-		{"ops", b.Ops, len(given.Ops) > 0},
-		{"cpu", []string{b.CPU}, b.CPU == "" || given.CPU != ""},
-	} {
-		for _, text := range s.texts {
-			if s.given {
-				continue
-			}
-			if err := planner.Set(r, s.key, text); err != nil {
-				return err
-			}
-		}
+	var archs, ops, cpu []string
+	if len(r.Archs)+len(r.GPUs) == 0 {
+		archs = b.Archs
 	}
-	return nil
+	if len(r.Ops) == 0 {
+		ops = b.Ops
+	}
+	if r.CPU == "" && b.CPU != "" {
+		cpu = []string{b.CPU}
+	}
+	return cmp.Or(setAll(r, "arch", archs), setAll(r, "ops", ops), setAll(r, "cpu", cpu))
 }
 
 // buildForEnv builds the wheels that the nodes need with the Python and the torch of the environment, one for each
