@@ -326,6 +326,9 @@ func TestSelectErrors(t *testing.T) {
 
 // A selection costs no more than the inventory that it selects from.
 func TestSelectIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test runs it")
+	}
 	inv := read(t, "nodes: [{hosts: 'gpu[1-30000]', groups: [a100]}]")
 	for expr, want := range map[string]string{
 		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it selects too many nodes",

@@ -63,22 +63,22 @@ func run(t *testing.T, c *dagger.Container, script string) string {
 	return strings.TrimSpace(out)
 }
 
-// Two engines of one user run at once, each with a network of its own, and the
-// second leaves nothing.
+// Two engines of one user run at once, each with a network of its own. The second has a site's settings, and leaves nothing.
 func TestTwoEngines(t *testing.T) {
 	own, tar := Own(t), base(t)
 	var second Engine
 	t.Run("at once", func(t *testing.T) {
-		second = Second(t, Options{})
+		second = secondOfASite(t, tar)
 		if own.Address == second.Address {
 			t.Fatalf("both are %s", own.Address)
 		}
-		one, two := client(t, own), client(t, second)
 		type answer struct{ at, networks string }
 		answers := make(chan answer, 2)
-		for at, c := range map[string]*dagger.Client{"own": one, "second": two} {
+		for at, c := range map[string]*dagger.Container{
+			"own": fromTar(client(t, own), tar), "second": client(t, second).Container().From(dockerfiles.DefaultImage),
+		} {
 			go func() {
-				out, err := fromTar(c, tar).WithEnvVariable("NOW", time.Now().String()).
+				out, err := c.WithEnvVariable("NOW", time.Now().String()).
 					WithExec([]string{"sh", "-c", "sleep 1; python3 -c 'import os; print(os.readlink(\"/proc/self/ns/net\"))'"}).Stdout(t.Context())
 				if err != nil {
 					out = "error: " + err.Error()
@@ -142,11 +142,11 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// A site's settings reach the engine. The site's file names a mirror of docker.io, which has a
-// certificate of the site's own authority. The proxy of the environment leads to another
-// registry, and containers get that proxy too.
-func TestSite(t *testing.T) {
-	tar := base(t)
+// secondOfASite starts a second engine, and checks that a site's settings reach it. The site's file names a mirror of docker.io,
+// which has a certificate of the site's own authority. The proxy of the environment leads to another registry, and containers get
+// that proxy too.
+func secondOfASite(t *testing.T, tar string) Engine {
+	t.Helper()
 	const mirror, proxied = "127.0.0.1:5077", "registry.example:80"
 	e := Second(t, Options{
 		Env: []string{
@@ -176,6 +176,7 @@ func TestSite(t *testing.T) {
 	if out := run(t, c.Container().From(proxied+"/dsbuild/base:1"), `echo "$http_proxy $HTTP_PROXY $no_proxy"`); out != "http://127.0.0.1:3128 http://127.0.0.1:3128 127.0.0.1" {
 		t.Errorf("containers see %q", out)
 	}
+	return e
 }
 
 // testAuthority is a file with the certificate of package httptest's servers.
