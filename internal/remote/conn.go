@@ -39,6 +39,7 @@ type sshConn struct {
 	verdict atomic.Pointer[string]
 	noSFTP  atomic.Bool   // an earlier upload found no SFTP there
 	dead    chan struct{} // closed once the connection has ended
+	gone    chan struct{} // closed once the other side has closed it, too
 	ended   sync.Once
 	once    sync.Once
 
@@ -51,10 +52,11 @@ type sshConn struct {
 func newConn(t Target, client *ssh.Client, socket *aliveConn, m *master) *sshConn {
 	c := &sshConn{
 		target: t, client: client, socket: socket, master: m,
-		release: func() {}, dead: make(chan struct{}), sessions: map[*ssh.Session]bool{},
+		release: func() {}, dead: make(chan struct{}), gone: make(chan struct{}), sessions: map[*ssh.Session]bool{},
 	}
 	go func() {
 		client.Wait() //nolint:errcheck // the operation that was running reports the reason
+		close(c.gone)
 		if why := m.gaveUp(); why != "" {
 			c.verdict.CompareAndSwap(nil, &why)
 		}

@@ -52,12 +52,17 @@ Host gpu*
 		return exec.CommandContext(t.Context(), "ssh", args...).CombinedOutput()
 	}
 	cmd := exec.CommandContext(t.Context(), "ssh", "-F", config, "-i", f.IdentityFile, "-o", "UserKnownHostsFile="+f.KnownHosts, "-o", "BatchMode=yes", "-M", "-N", "gpu1")
+	var said bytes.Buffer
+	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
+		if t.Failed() {
+			t.Logf("the master said: %s", said.String())
+		}
 	})
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		out, err := ssh("-O", "check", "gpu1")
@@ -185,6 +190,16 @@ func testControlMasterStays(t *testing.T, by way) {
 		all.Wait()
 		c.Close()
 		cancel()
+	}
+	for range 5 { // while a program prints
+		c, printed := dial(t, d, ridden()), make(chan struct{})
+		var once sync.Once
+		go c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "while :; do echo noise; done"}, Stdout: writerFunc(func(b []byte) (int, error) {
+			once.Do(func() { close(printed) })
+			return len(b), nil
+		})})
+		<-printed
+		c.Close()
 	}
 	c := dial(t, d, ridden())
 	c.Close()

@@ -125,21 +125,36 @@ func (c *sshConn) awaitOpening() {
 	}
 }
 
-// hangUp closes the connection to the node or the master. An OpenSSH master exits if a client of its socket leaves
-// while a session opens, or after a session was refused. So hangUp leaves the socket of the user's master to a
-// process then, which reads it until the master ends.
+// hangUp closes the connection to the node or the master. dsbuild must leave the user's master with care. It
+// exits if a client of its socket leaves while a session opens, after a session was refused, or while it has
+// something to say to the client. So hangUp listens until the master has finished, and leaves the socket to a
+// process otherwise, which reads it until the master ends.
 func (c *sshConn) hangUp() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.master.usersOwn() && (c.refused || c.opening > 0) {
-		c.socket.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // for a master that reads nothing
-		for s := range c.sessions {
-			s.Close() //nolint:errcheck // the node may have closed it
-		}
-		defer keepOpen(c.socket.Conn.(*net.UnixConn))()
+	if socket, ok := c.socket.Conn.(*net.UnixConn); ok && c.master.usersOwn() && !c.leave(socket) {
+		defer keepOpen(socket)()
 	}
 	c.socket.Close() //nolint:errcheck // already closed by the node is fine
 	c.client.Close() //nolint:errcheck // likewise
+}
+
+// leave ends the connection to the user's master and reports whether the master has finished with it.
+func (c *sshConn) leave(socket *net.UnixConn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	socket.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // for a master that reads nothing
+	if c.refused || c.opening > 0 {
+		for s := range c.sessions {
+			s.Close() //nolint:errcheck // the node may have closed it
+		}
+		return false
+	}
+	socket.CloseWrite() //nolint:errcheck // the master may have gone
+	select {
+	case <-c.gone:
+		return true
+	case <-time.After(leaveLimit):
+		return false
+	}
 }
 
 // keepOpen returns a function that starts a process that keeps the socket open and reads it.

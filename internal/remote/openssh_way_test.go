@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -183,7 +184,9 @@ func TestRefusedSessionThroughAMaster(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	configure(t, f, 0, "MaxSessions 1")
 	c := dial(t, bySSH(t, remote.Options{}), fleetTarget(f, 0))
-	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; cat"}, Stdin: strings.NewReader(""), Stdout: writerFunc(func(b []byte) (int, error) {
+	r, w := io.Pipe()
+	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; cat"}, Stdin: r, Stdout: writerFunc(func(b []byte) (int, error) {
+		defer w.Close()
 		err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
 		if err == nil || !strings.Contains(err.Error(), "allows no more sessions") || !strings.Contains(fault.Hint(err), "MaxSessions") {
 			t.Errorf("a second session: %v, hint %q", err, fault.Hint(err))
