@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -270,11 +269,6 @@ func (r *Report) writeFiles() error {
 			if err := atomicfile.Write(filepath.Join(dir, reportName+ending), bytes.NewReader(text.Bytes()), 0o644); err != nil {
 				return err
 			}
-		}
-	}
-	for _, ending := range []string{".html", ".xml"} { // of nights before this release; nobody shall take them for today's
-		if err := os.Remove(filepath.Join(r.Dir, reportName+ending)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
 		}
 	}
 	return nil

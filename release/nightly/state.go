@@ -136,12 +136,11 @@ var unsafe = regexp.MustCompile(`[^A-Za-z0-9._=@+-]+`)
 
 // wheelFiles returns the wheels of all builds that are kept; of two that are called the same the newer one.
 func (s *state) wheelFiles() []string {
-	newest := map[string]Build{}
-	paths := map[string]string{}
+	paths, builtAt := map[string]string{}, map[string]time.Time{}
 	for name, builds := range s.Builds {
 		for _, b := range builds {
-			if other, twice := newest[b.Name]; !twice || b.BuiltAt.After(other.BuiltAt) {
-				newest[b.Name], paths[b.Name] = b, s.buildPath(name, b)
+			if at, twice := builtAt[b.Name]; !twice || b.BuiltAt.After(at) {
+				builtAt[b.Name], paths[b.Name] = b.BuiltAt, s.buildPath(name, b)
 			}
 		}
 	}
