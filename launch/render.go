@@ -5,6 +5,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -174,31 +175,33 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"codeMark":        v.codeMark,
 		"configArgs":      v.DS.shellArgs,
 		"dockerMount":     Mount.dockerMount,
-		"dockerShm":       v.dockerShm,
-		"elasticRestarts": v.elasticRestarts,
+		"dockerShm":       func() string { return strings.NewReplacer("Gi", "g", "Mi", "m").Replace(v.ShmSize) },
+		"elasticRestarts": func() int { return cmp.Or(v.MaxRestarts, usualRestarts) },
 		"fixed":           v.fixed,
 		"fixedRestarts":   v.fixedRestarts,
 		"given":           v.given,
 		"gpusOf":          v.gpusOf,
 		"hasConfig":       v.DS.isSet,
-		"hostEnv":         v.hostEnv,
-		"hostVars":        v.hostVars,
-		"interpreter":     v.interpreter,
-		"many":            v.many,
-		"mountsCode":      v.mountsCode,
-		"offloads":        v.offloads,
-		"passesConfig":    v.DS.isPassed,
-		"procsOf":         v.ProcsOf,
-		"program":         v.program,
-		"pythonOf":        v.pythonOf,
-		"pyxisMount":      Mount.pyxisMount,
-		"pyxisMounts":     v.pyxisMounts,
-		"rdzvConf":        v.rdzvConf,
-		"shape":           v.shape,
-		"slurmNodes":      v.slurmNodes,
-		"startWait":       v.startWait,
-		"taken":           v.Taken,
-		"worldSize":       v.WorldSize,
+		"hostEnv": func(h inventory.Host) []Var {
+			return lists.Map(slices.Sorted(maps.Keys(h.Env)), func(name string) Var { return Var{Name: name, Value: h.Env[name]} })
+		},
+		"hostVars":     v.hostVars,
+		"interpreter":  func() string { return cmp.Or(v.Python, "python3") },
+		"many":         func() bool { return v.Nodes.Max > 1 },
+		"mountsCode":   v.mountsCode,
+		"offloads":     v.offloads,
+		"passesConfig": v.DS.isPassed,
+		"procsOf":      v.ProcsOf,
+		"program":      v.program,
+		"pythonOf":     v.pythonOf,
+		"pyxisMount":   Mount.pyxisMount,
+		"pyxisMounts":  func() string { return strings.Join(lists.Map(v.Mounts, Mount.pyxisMount), ",") },
+		"rdzvConf":     v.rdzvConf,
+		"shape":        v.shape,
+		"slurmNodes":   func() string { return strings.ReplaceAll(v.Nodes.String(), ":", "-") },
+		"startWait":    v.startWait,
+		"taken":        v.Taken,
+		"worldSize":    v.WorldSize,
 	}
 }
 
@@ -232,12 +235,6 @@ func (j *Job) fixed() bool { return !j.Nodes.Elastic() }
 
 // c10d reports whether the nodes agree on their ranks.
 func (j *Job) c10d() bool { return j.Rendezvous == "c10d" }
-
-// many reports whether there is more than one node.
-func (j *Job) many() bool { return j.Nodes.Max > 1 }
-
-// slurmNodes is the number of nodes as Slurm writes it.
-func (j *Job) slurmNodes() string { return strings.ReplaceAll(j.Nodes.String(), ":", "-") }
 
 // given are the variables with a value.
 func (j *Job) given() []Var { return j.vars(false) }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -35,16 +34,6 @@ func (v view) shape() string {
 		return fmt.Sprintf("%s, %s on each", nodes, ui.Count(v.Procs, "process"))
 	}
 	return fmt.Sprintf("%s, %s on each", nodes, ui.Count(v.GPUs, "GPU"))
-}
-
-// interpreter is the user's Python, or the one on PATH.
-func (v view) interpreter() string {
-	return cmp.Or(v.Python, "python3")
-}
-
-// hostEnv are the variables of a node in the inventory.
-func (v view) hostEnv(h inventory.Host) []Var {
-	return lists.Map(slices.Sorted(maps.Keys(h.Env)), func(name string) Var { return Var{Name: name, Value: h.Env[name]} })
 }
 
 // gpusOf is the number of GPUs of a node of the inventory.
@@ -76,11 +65,6 @@ func (v view) startWait() string {
 	return fmt.Sprintf("%s (%d s)", who, cmp.Or(v.JoinTimeout, seconds))
 }
 
-// dockerShm is the shared memory as docker writes it.
-func (v view) dockerShm() string {
-	return strings.NewReplacer("Gi", "g", "Mi", "m").Replace(v.ShmSize)
-}
-
 // mountsCode reports whether the containers find the program in the folder that starts
 // them.
 func (v view) mountsCode() bool {
@@ -95,17 +79,6 @@ func (v view) codeMark() string {
 	}
 	first, _, _ := strings.Cut(v.Script, ".")
 	return first
-}
-
-// pyxisMounts are all mounts as pyxis writes them.
-func (v view) pyxisMounts() string {
-	all := lists.Map(v.Mounts, Mount.pyxisMount)
-	return strings.Join(all, ",")
-}
-
-// elasticRestarts is the number of restarts of an elastic job.
-func (v view) elasticRestarts() int {
-	return cmp.Or(v.MaxRestarts, usualRestarts)
 }
 
 // fixedRestarts is the number of restarts of a fixed-size job.
