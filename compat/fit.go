@@ -198,7 +198,6 @@ func (c *fitCheck) boundToCUDA() bool {
 	})
 }
 
-// hasDeviceCode reports whether the wheel has device code.
 func (c *fitCheck) hasDeviceCode() bool { return len(c.m.Archs)+len(c.m.PTX) > 0 }
 
 // checkABI compares the C++ ABI of the wheel with that of torch: code compiled for one

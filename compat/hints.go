@@ -87,7 +87,6 @@ func (t *Tables) changes(asked attempt) []change {
 	return all
 }
 
-// without returns a list without a value.
 func without[T comparable](list []T, value T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
 }

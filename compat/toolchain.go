@@ -36,7 +36,6 @@ type BuildHost struct {
 	Cross bool `json:"cross,omitempty"`
 }
 
-// machine returns the machine of the build environment.
 func (g BuildHost) machine() string { return cmp.Or(g.Machine, wheel.X86) }
 
 // builds reports whether wheels for a machine can be built there: for its own, and in a container of

@@ -211,7 +211,6 @@ func holds(value any, is func(any) bool) bool {
 	return is(value)
 }
 
-// port reads the port.
 func (v *varReader) port() optional[int] {
 	names := []string{"ansible_port", "ansible_ssh_port"}
 	text := v.text(nil, names...)

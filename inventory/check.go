@@ -72,7 +72,6 @@ func checkPython(s string) error {
 	return nil
 }
 
-// portNumber reads a TCP port.
 func portNumber(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > maxPort {

@@ -48,7 +48,6 @@ type configCheck struct {
 	ops    []string // the wheel's operators; nil: not known
 }
 
-// checkAll does all the checks.
 func (k configCheck) checkAll() {
 	k.checkBatch()
 	k.checkZero()

@@ -14,7 +14,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// isLoopback reports whether an address is a loopback address.
 func isLoopback(address string) bool {
 	a, err := netip.ParseAddr(address)
 	return err == nil && a.IsLoopback()

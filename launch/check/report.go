@@ -72,7 +72,6 @@ func (r *Report) EditHints(edit func(hint string) string) {
 	}
 }
 
-// buildReport makes the report of the run.
 func (r *run) buildReport() *Report {
 	rep := &Report{
 		Command: "check", Master: Master{r.firstMember().Host.Name, r.masterAddress(), r.opt.Port}, Pairs: r.pairs,

@@ -188,7 +188,6 @@ func (c *jobRun) runLoop(ctx context.Context) {
 	}
 }
 
-// enterPhase starts a phase.
 func (c *jobRun) enterPhase(p phase) { c.phase, c.changed = p, time.Now() }
 
 // stopAll orders all nodes to end their processes.
@@ -213,7 +212,6 @@ func (c *jobRun) orderAll(word string) {
 	}
 }
 
-// handleEvent handles one event of a node.
 func (c *jobRun) handleEvent(e event) {
 	m := e.from
 	switch {

@@ -117,7 +117,6 @@ func (b *rankLogs) keepError(err error) {
 	}
 }
 
-// writeReport writes the report next to the logs.
 func (b *rankLogs) writeReport(r *Report) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -139,7 +138,6 @@ type tail struct {
 var talk = regexp.MustCompile(`\bNCCL (?:INFO|WARN|ERROR|TRACE|version)|\bRCCL\b|(?i:\bgloo\b)|` +
 	`ProcessGroup[A-Z]|\bc10d\b|TCPStore|coordination[_ ]service|\[rendezvous\]`)
 
-// logOutput writes an output event to the logs.
 func (c *jobRun) logOutput(e event) {
 	m := e.from
 	if e.Out.Key == "launcher" {

@@ -77,7 +77,6 @@ func newLaunch(c *script.Command) *launch {
 	return l
 }
 
-// parseLauncher returns the launcher of a command, and its flags.
 func parseLauncher(c *script.Command) (kind string, words []script.Word) {
 	switch name := c.Name(); {
 	case name == "torchrun" || name == "deepspeed":

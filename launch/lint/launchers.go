@@ -128,7 +128,6 @@ func gidIndexPinned(_ *subject, a set) []hit {
 	return nil
 }
 
-// startsTraining reports whether an srun starts a training.
 func (s *subject) startsTraining(srun *script.Command) bool {
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
 		return slices.Contains(c.Via, srun) && startsTrainer(c)

@@ -205,7 +205,6 @@ func (s *subject) assignsVariable(name string) bool {
 	return false
 }
 
-// commandsNamed returns the commands with one of these names.
 func (s *subject) commandsNamed(names ...string) []*script.Command {
 	var all []*script.Command
 	for _, c := range s.Commands {

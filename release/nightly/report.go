@@ -160,7 +160,6 @@ func shortCommit(commit string) string { return commit[:min(len(commit), 12)] }
 
 func formatSeconds(s float64) string { return ui.Duration(time.Duration(s * float64(time.Second))) }
 
-// countResults counts.
 func (r *Report) countResults() {
 	r.Summary = Summary{}
 	for _, e := range r.Entries {

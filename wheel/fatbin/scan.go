@@ -62,7 +62,6 @@ const (
 	headerSize    = 64 // of an entry's header, without the data after it
 )
 
-// container reads one container.
 func (s *scanner) container() error {
 	start := s.at
 	if err := s.count(); err != nil {

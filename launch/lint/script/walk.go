@@ -7,7 +7,6 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// readScript reads a parsed file.
 func readScript(src *source, file *syntax.File) *Script {
 	text := string(src.text)
 	s := &Script{Shebang: strings.Index("\n"+text, "\n#!"), CarriageReturn: strings.Index(text+"\n", "\r\n")}
