@@ -168,11 +168,7 @@ func (r *Report) Err() error {
 		return nil
 	}
 	if r.State == NotStarted && r.First != nil {
-		err := fmt.Errorf("job %s did not start: %s: %s", r.Job, r.First.Node, r.First.Why)
-		if r.First.Hint != "" {
-			return fault.WithHint(err, "%s", r.First.Hint)
-		}
-		return err
+		return fault.AddHint(fmt.Errorf("job %s did not start: %s: %s", r.Job, r.First.Node, r.First.Why), r.First.Hint)
 	}
 	text := fmt.Sprintf("job %s %s after %s", r.Job, r.State, ui.Duration(time.Duration(r.Seconds*float64(time.Second))))
 	if r.First == nil {
@@ -183,10 +179,7 @@ func (r *Report) Err() error {
 		why = fmt.Sprintf("rank %d, %s", *r.First.Rank, why)
 	}
 	err := fmt.Errorf("%s on %s (%s); exit code %d; logs: %s", text, r.First.Node, why, r.Code, r.Logs)
-	if r.First.Hint != "" {
-		return fault.WithHint(err, "%s", r.First.Hint)
-	}
-	return err
+	return fault.AddHint(err, r.First.Hint)
 }
 
 // Tell prints the first failure with its last lines, and the failures that followed;
