@@ -174,7 +174,8 @@ var (
 	gluedVersion = regexp.MustCompile(`^[a-z]*(3|1[0-9])([0-9]{1,2})$`)
 )
 
-// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311; "" if there is none.
+// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311; "" if there is
+// none.
 func versionMeant(value string) string {
 	meant := ""
 	if m := wordVersion.FindStringSubmatch(value); m != nil {
@@ -233,7 +234,8 @@ func followable(fix string, asked, r wheel.Request, givenPython bool) string {
 	case givenPython && notOfEnv.MatchString(fix):
 		return ""
 	case asked.Torch != r.Torch && !givenPython:
-		fix = strings.Replace(fix, "leave --torch "+r.Torch+" out", "give --cuda "+r.CUDA+" in place of --torch "+asked.Torch, 1)
+		instead := "give --cuda " + r.CUDA + " in place of --torch " + asked.Torch
+		fix = strings.Replace(fix, "leave --torch "+r.Torch+" out", instead, 1)
 		fix = strings.Replace(fix, "leave --cuda "+r.CUDA+" out", "give --torch "+r.Torch, 1)
 	}
 	return fix
