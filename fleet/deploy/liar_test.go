@@ -143,15 +143,13 @@ func TestNodesWordsAreMarked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEnvironment(t, "2.15.0")
-			h, s := host(t, "gpu1", e, sshtest.Options{})
-			opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
-			opt.Logs = fleet.Logs{Dir: t.TempDir()}
-			if c.verify {
-				if r := run(t, t.Context(), opt); r.Err() != nil {
-					t.Fatal(r.Err())
-				}
+			e, wheels := withInstalled(t, "0.19.8")
+			if !c.verify {
+				e = newEnvironment(t, "2.15.0")
 			}
+			h, s := host(t, "gpu1", e, sshtest.Options{})
+			opt := options(t, wheels, []*sshtest.Server{s}, h)
+			opt.Logs = fleet.Logs{Dir: t.TempDir()}
 			opt.Hosts[0].ExecPrefix = lying(t, c.lies)
 			r := reportOf(t, opt, c.verify)
 			if n := r.Nodes[0]; n.Status == report.OK && name != "agent, version" && name != "probe, torch" && name != "look, note" && name != "look, manifest" {
