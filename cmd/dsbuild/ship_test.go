@@ -84,7 +84,7 @@ func TestShipFromTheStore(t *testing.T) {
 	if strings.Contains(out, "nothing to do") || !strings.Contains(out, "2 nodes ok") || !strings.Contains(said, "deploying: 100%") {
 		t.Errorf("--force does not install again:\n%s\n%s", out, said)
 	}
-	if out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--cpu", "x86-64-v2", "--dry-run"); !strings.Contains(out, "-v2  to build") {
+	if out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--cpu", "x86-64-v2", "--dry-run", "--verbose"); !strings.Contains(out, "-v2  to build") || strings.Contains(out, "--verbose prints") {
 		t.Errorf("--cpu x86-64-v2 plans\n%s", out)
 	}
 
