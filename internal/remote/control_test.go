@@ -191,17 +191,15 @@ func testControlMasterStays(t *testing.T, by way) {
 		c.Close()
 		cancel()
 	}
-	for range 5 { // while a program prints
-		c, printed := dial(t, d, ridden()), make(chan struct{})
-		var once sync.Once
-		go c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "while :; do echo noise; done"}, Stdout: writerFunc(func(b []byte) (int, error) {
-			once.Do(func() { close(printed) })
-			return len(b), nil
-		})})
-		<-printed
-		c.Close()
-	}
-	c := dial(t, d, ridden())
+	c, printed := dial(t, d, ridden()), make(chan struct{})
+	var once sync.Once
+	go c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "while :; do echo noise; done"}, Stdout: writerFunc(func(b []byte) (int, error) {
+		once.Do(func() { close(printed) })
+		return len(b), nil
+	})})
+	<-printed
+	c.Close() // while a program prints
+	c = dial(t, d, ridden())
 	c.Close()
 }
 

@@ -139,11 +139,11 @@ func TestKilledMaster(t *testing.T) {
 	wantError(t, c.Run(t.Context(), remote.Command{Argv: []string{"true"}}), remote.ErrLost, "", "")
 
 	c = dial(t, d, s.Target())
-	up, want := blob(48<<20, filepath.Join(s.Home, "big"))
+	up, want := blob(32<<20, filepath.Join(s.Home, "big"))
 	var once sync.Once
 	var sent, again atomic.Int64
 	up.Progress = func(n int64) {
-		if sent.Add(n) > 24<<20 {
+		if sent.Add(n) > 16<<20 {
 			once.Do(func() { syscall.Kill(masterOf(t), syscall.SIGKILL) })
 		}
 	}
