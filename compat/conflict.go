@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// ConflictError lists every reason why no toolchain exists for a Request. Fix is a change of one flag with which
+// ConflictError lists every reason why no toolchain exists for a request. Fix is a change of one flag with which
 // Resolve succeeds; "" if no single change helps, or if a conflict has its own advice.
 type ConflictError struct {
 	Conflicts []Conflict

@@ -460,7 +460,7 @@ func (c *fitCheck) buildHint() string {
 		if len(g.Groups) == 0 {
 			continue
 		}
-		a.Request = g.Groups[0].Spec
+		a.Request = g.Groups[0].Request
 		e := c.find(a)
 		abi := a.ABI
 		a.ABI = ""
@@ -477,7 +477,7 @@ func (c *fitCheck) buildHint() string {
 	return g.nodeHint(c.f)
 }
 
-// flagsOf writes a Request as flags of a command line.
+// flagsOf writes a request as flags of a command line.
 func flagsOf(s wheel.Request) []string {
 	var out []string
 	add := func(flag, value string) {

@@ -18,9 +18,9 @@ type Member struct {
 
 // Group is a wheel to build, and the nodes that it serves.
 type Group struct {
-	Spec    wheel.Request
+	Request wheel.Request
 	Nodes   []int    // places in the list of members
-	Reasons []string // why each part of the Spec, in words
+	Reasons []string // why each part of the request, in words
 }
 
 // Left is a node that no wheel can serve.
@@ -82,7 +82,7 @@ type grouper struct {
 	want   attempt
 	asked  *requirements
 	wheels [][]*nodeClass         // the classes of nodes that each serves
-	found  map[string]*evaluation // by the Spec
+	found  map[string]*evaluation // by the request
 	archs  map[node.GPU]string    // compute capabilities that were looked up; "" if unknown
 }
 
@@ -274,8 +274,8 @@ func (g *grouper) evaluationFor(request wheel.Request) *evaluation {
 	return g.found[key]
 }
 
-// requestFor returns the Spec of one wheel for classes of a family; newGroup adds the CPU level of its
-// x86_64 nodes. A wheel of the stable ABI is for every GPU (no arch is in its Spec) if that wheel has
+// requestFor returns the request for one wheel for classes of a family; newGroup adds the CPU level of its
+// x86_64 nodes. A wheel of the stable ABI is for every GPU (no arch is in its request) if that wheel has
 // machine code for theirs, or if no toolchain makes all of theirs.
 func (g *grouper) requestFor(classes []*nodeClass) wheel.Request {
 	request, f := g.want.Request, classes[0].family

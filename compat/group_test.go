@@ -58,7 +58,7 @@ func show(nodes []Member, g Grouping) string {
 		for _, i := range group.Nodes {
 			names = append(names, nodes[i].Name)
 		}
-		fmt.Fprintf(&b, "  %s: %s\n", strings.Join(names, " "), strings.Join(flagsOf(group.Spec), " "))
+		fmt.Fprintf(&b, "  %s: %s\n", strings.Join(names, " "), strings.Join(flagsOf(group.Request), " "))
 		for _, r := range group.Reasons {
 			fmt.Fprintf(&b, "    - %s\n", r)
 		}
@@ -102,22 +102,22 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Request, g Gr
 	t.Helper()
 	seen := map[int]int{}
 	for _, group := range g.Groups {
-		m, err := built(tt, group.Spec)
+		m, err := built(tt, group.Request)
 		if err != nil {
-			t.Errorf("%v: %v", flagsOf(group.Spec), err)
+			t.Errorf("%v: %v", flagsOf(group.Request), err)
 			continue
 		}
 		for _, i := range group.Nodes {
 			seen[i]++
 			if v := tt.Fit(m, nodes[i].Facts); !v.OK() {
-				t.Errorf("%s with %v does not run on %s: %q", m.Name, flagsOf(group.Spec), nodes[i].Name, v.Reasons)
+				t.Errorf("%s with %v does not run on %s: %q", m.Name, flagsOf(group.Request), nodes[i].Name, v.Reasons)
 			}
 		}
 		if len(group.Reasons) < 3 || !slices.IsSorted(group.Nodes) {
-			t.Errorf("%v: nodes %v, reasons %q", flagsOf(group.Spec), group.Nodes, group.Reasons)
+			t.Errorf("%v: nodes %v, reasons %q", flagsOf(group.Request), group.Nodes, group.Reasons)
 		}
-		if want.CPU == "" && group.Spec.CPU.Machine() == wheel.X86 && wheel.CPUv3 != group.Spec.CPU && wheel.CPUv3.Includes(group.Spec.CPU) == (group.Spec.CPU == wheel.CPUv4) {
-			t.Errorf("nobody asked for %s", group.Spec.CPU)
+		if want.CPU == "" && group.Request.CPU.Machine() == wheel.X86 && wheel.CPUv3 != group.Request.CPU && wheel.CPUv3.Includes(group.Request.CPU) == (group.Request.CPU == wheel.CPUv4) {
+			t.Errorf("nobody asked for %s", group.Request.CPU)
 		}
 	}
 	for _, l := range g.Left {
@@ -140,7 +140,7 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Request, g Gr
 	}
 }
 
-// built is the manifest of the wheel that a Spec gives.
+// built is the manifest of the wheel that a request gives.
 func built(tt *Tables, request wheel.Request) (wheel.Manifest, error) {
 	a := tt.find(attempt{Request: request})
 	if a == nil {
@@ -273,7 +273,7 @@ func randomFleet(r *rand.Rand, n int) []Member {
 }
 
 // wheelsFor counts by brute force the fewest wheels for the nodes, and those that
-// none serves: every way to divide them, every Spec that their properties suggest.
+// none serves: every way to divide them, every request that their properties suggest.
 func wheelsFor(t *testing.T, tt *Tables, nodes []Member, abi wheel.ABI) (wheels, left int) {
 	t.Helper()
 	one := make([]bool, 1<<len(nodes))
@@ -424,7 +424,7 @@ func TestGroupByTorchIndex(t *testing.T) {
 	if len(g.Groups) != 1 {
 		t.Fatalf("%+v", g.Left)
 	}
-	tc, err := more.Resolve(g.Groups[0].Spec)
+	tc, err := more.Resolve(g.Groups[0].Request)
 	if err != nil || tc.Torch != "2.6.0" || tc.CUDA != "12.6" || tc.Index != "cu126" || tc.TorchHash != "ab" {
 		t.Errorf("%+v, %v", tc, err)
 	}
@@ -445,8 +445,8 @@ func TestGroupByABI(t *testing.T) {
 			g := tt.Group(nodes, want)
 			complete(t, tt, nodes, want, g)
 			for _, group := range g.Groups {
-				if group.Spec.ABI != wheel.StableABI {
-					t.Errorf("not of the stable ABI: %v", flagsOf(group.Spec))
+				if group.Request.ABI != wheel.StableABI {
+					t.Errorf("not of the stable ABI: %v", flagsOf(group.Request))
 				}
 			}
 			if len(ops) > 0 && len(g.Groups) > 1 {

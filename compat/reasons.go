@@ -21,7 +21,7 @@ type groupReasons struct {
 // newGroup returns the wheel for some classes, with its reasons.
 func (g *grouper) newGroup(classes []*nodeClass) Group {
 	r := &groupReasons{grouper: g, made: g.evaluationOf(classes)}
-	r.Spec = g.requestFor(classes)
+	r.Request = g.requestFor(classes)
 	for _, c := range classes {
 		r.Nodes = append(r.Nodes, c.nodes...)
 	}
@@ -29,7 +29,7 @@ func (g *grouper) newGroup(classes []*nodeClass) Group {
 	r.chooseTorch()
 	r.explainArchs()
 	r.chooseCPU()
-	if v := r.Spec.Glibc; v != "" {
+	if v := r.Request.Glibc; v != "" {
 		r.addReason("glibc %s, as requested: the audit checks it", v)
 	}
 	for _, c := range classes {
@@ -73,7 +73,7 @@ func (r *groupReasons) versions(of func(node.Facts) string) []string {
 // newest of that minor.
 func (r *groupReasons) chooseTorch() {
 	have := r.versions(func(f node.Facts) string { v, _, _ := strings.Cut(f.Torch, "+"); return v })
-	if r.Spec.ABI == wheel.StableABI {
+	if r.Request.ABI == wheel.StableABI {
 		torch, cuda, python := r.made.toolchain.Serves()
 		what := fmt.Sprintf("torch's stable ABI: for torch %s and newer and Python %s", torch, python)
 		if r.made.toolchain.HasDeviceCode() {
@@ -84,24 +84,24 @@ func (r *groupReasons) chooseTorch() {
 		r.addReason("%s: these nodes have torch %s and Python %s", what, joinWords(torches), joinWords(pythons))
 		return
 	}
-	if len(have) == 1 && r.HasTorch(have[0], r.Spec.CUDA, r.Spec.Python) {
-		r.Spec.Torch = have[0]
+	if len(have) == 1 && r.HasTorch(have[0], r.Request.CUDA, r.Request.Python) {
+		r.Request.Torch = have[0]
 	}
 	if asked := r.want.Torch; strings.Count(asked, ".") > 1 {
-		r.Spec.Torch = asked
+		r.Request.Torch = asked
 	}
 	if r.want.ABI == "" {
 		if why := r.asked.whyTorchMinor(have[0]); why != "" {
 			r.addReason("one torch and one Python: %s", why)
 		}
 	}
-	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", r.Spec.Python, r.Spec.Torch, r.Spec.CUDA)
-	if len(have) == 1 && have[0] == r.Spec.Torch {
+	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", r.Request.Python, r.Request.Torch, r.Request.CUDA)
+	if len(have) == 1 && have[0] == r.Request.Torch {
 		r.addReason("%s: as on these nodes", what)
 		return
 	}
 	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s",
-		what, joinWords(have), firstTwo(r.Spec.Torch))
+		what, joinWords(have), firstTwo(r.Request.Torch))
 }
 
 // sortedVersions returns each version once, oldest first.
@@ -133,18 +133,18 @@ func (r *groupReasons) explainArchs() {
 		}
 		out = append(out, text)
 	}
-	for _, a := range r.Spec.Archs {
+	for _, a := range r.Request.Archs {
 		if by := names[a.Capability()]; len(by) > 0 {
 			out = append(out, a.Capability()+" for "+joinWords(by))
 		} else {
 			out = append(out, a.String()+" as requested")
 		}
 	}
-	if len(r.Spec.GPUs) > 0 {
-		out = append(out, joinWords(r.Spec.GPUs)+" as requested")
+	if len(r.Request.GPUs) > 0 {
+		out = append(out, joinWords(r.Request.GPUs)+" as requested")
 	}
 	if len(out) == 0 {
-		r.addReason("only operators without device code, %s: the torch of these nodes has no CUDA", joinWords(r.Spec.Ops))
+		r.addReason("only operators without device code, %s: the torch of these nodes has no CUDA", joinWords(r.Request.Ops))
 	} else {
 		r.addReason("%s", strings.Join(out, ", "))
 	}
@@ -161,23 +161,23 @@ func (r *groupReasons) explainArchs() {
 // chooseCPU takes the lowest level, and none above the default that nobody asked for.
 func (r *groupReasons) chooseCPU() {
 	why := "as requested: every CPU here has it"
-	if r.Spec.CPU == wheel.CPUArm {
+	if r.Request.CPU == wheel.CPUArm {
 		why = "which every CPU for " + wheel.Arm + " has"
 	}
-	if r.Spec.CPU == "" {
-		r.Spec.CPU, why = r.made.toolchain.CPU, "the default: every CPU here has it"
+	if r.Request.CPU == "" {
+		r.Request.CPU, why = r.made.toolchain.CPU, "the default: every CPU here has it"
 		for _, i := range r.Nodes {
-			if level := wheel.CPULevel(r.nodes[i].Facts.CPU); level != "" && !level.Includes(r.Spec.CPU) {
-				r.Spec.CPU = level
+			if level := wheel.CPULevel(r.nodes[i].Facts.CPU); level != "" && !level.Includes(r.Request.CPU) {
+				r.Request.CPU = level
 			}
 		}
 	}
-	if r.want.CPU == "" && r.Spec.CPU != r.made.toolchain.CPU {
-		oldest := r.namesWhere(func(f node.Facts) bool { return f.CPU == string(r.Spec.CPU) })
-		r.addReason("%s: the oldest CPU is that of %s", r.Spec.CPU, oldest)
+	if r.want.CPU == "" && r.Request.CPU != r.made.toolchain.CPU {
+		oldest := r.namesWhere(func(f node.Facts) bool { return f.CPU == string(r.Request.CPU) })
+		r.addReason("%s: the oldest CPU is that of %s", r.Request.CPU, oldest)
 		return
 	}
-	r.addReason("%s, %s", r.Spec.CPU, why)
+	r.addReason("%s, %s", r.Request.CPU, why)
 }
 
 // explainSplit says why a wheel does not serve the other nodes of its Python and torch, if there are any.

@@ -21,7 +21,7 @@ const (
 // Latest asks for the newest release of DeepSpeed.
 const Latest = "latest"
 
-// requirements is a Request whose values were found in the tables. Whether they go together,
+// requirements is a request whose values were found in the tables. Whether they go together,
 // Tables.search tells.
 type requirements struct {
 	request    wheel.Request // without the values that the tables lack
@@ -38,7 +38,7 @@ type requirements struct {
 	notes      []string
 }
 
-// lookup finds the values of a Request in the tables, each by itself.
+// lookup finds the values of a request in the tables, each by itself.
 type lookup struct {
 	*Tables
 	*requirements

@@ -197,7 +197,7 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 			grouping := p.Group(t.Context(), members, wheel.Request{ABI: abi})
 			var got []string
 			for _, group := range grouping.Groups {
-				plan, err := p.Sketch(t.Context(), group.Spec)
+				plan, err := p.Sketch(t.Context(), group.Request)
 				if err != nil {
 					t.Fatal(err)
 				}

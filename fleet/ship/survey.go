@@ -50,7 +50,7 @@ func (s *Ship) group(ctx context.Context) {
 		s.refuse(places[l.Node], LeftOut{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
 	}
 	for _, g := range grouping.Groups {
-		w := &Delivery{Request: g.Spec, Why: g.Reasons, State: ToBuild}
+		w := &Delivery{Request: g.Request, Why: g.Reasons, State: ToBuild}
 		for _, n := range g.Nodes {
 			w.indexes = append(w.indexes, places[n])
 			w.Nodes = append(w.Nodes, s.known[places[n]].Name)
