@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -327,6 +328,7 @@ func anyRequest(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 // TestGroupIsFewest holds Group against brute force on small fleets, and on larger
 // ones sees that no two of its wheels could be one.
 func TestGroupIsFewest(t *testing.T) {
+	needs.Time(t)
 	r := rand.New(rand.NewPCG(7, 2026))
 	several, lefts := 0, 0
 	tt := divided(t, halves())
@@ -435,6 +437,7 @@ func TestGroupByTorchIndex(t *testing.T) {
 
 // With --abi stable each wheel serves all that it can.
 func TestGroupByABI(t *testing.T) {
+	needs.Time(t)
 	r := rand.New(rand.NewPCG(3, 2026))
 	tt := tables(t)
 	stable := 0

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -20,9 +21,7 @@ func lines(n int, format string) string {
 
 // A small file that stands for very much is refused, or costs little.
 func TestSmallInventoriesStaySmall(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test runs it")
-	}
+	needs.Time(t)
 	const held = "too many "
 	for name, c := range map[string]struct{ text, want string }{
 		"variables of all":      {"defaults:\n  env:\n" + lines(5000, "    V%d: x\n") + "nodes:\n  - hosts: n[1-50000]\n    env: {A: b}\n", held},

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -326,9 +327,7 @@ func TestSelectErrors(t *testing.T) {
 
 // A selection costs no more than the inventory that it selects from.
 func TestSelectIsBounded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test runs it")
-	}
+	needs.Time(t)
 	inv := read(t, "nodes: [{hosts: 'gpu[1-30000]', groups: [a100]}]")
 	for expr, want := range map[string]string{
 		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it selects too many nodes",

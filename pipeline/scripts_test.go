@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/elf"
 )
@@ -247,6 +248,7 @@ func linked(t *testing.T, floor string) []byte {
 // What is linked needs no newer libraries than the floor, whatever the machine
 // has, shows no more symbols than before, and works.
 func TestLinksForOlderLibraries(t *testing.T) {
+	needs.Time(t)
 	floors := wheel.PlatformFloors("2.28", wheel.X86)
 	plain, aged := linked(t, ""), linked(t, floors.Versions())
 	read := func(text []byte) *elf.Object {

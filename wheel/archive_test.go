@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // save puts a wheel's bytes where Open finds them.
@@ -479,6 +480,7 @@ func TestDamagedStreamStaysDamaged(t *testing.T) {
 }
 
 func TestBomb(t *testing.T) {
+	needs.Time(t)
 	err := everyByte(save(t, smallName, forge(t, sealed(forged{name: "pkg/bomb", content: strings.Repeat("\x00", freeContent)}), nil)))
 	if err == nil || !strings.Contains(err.Error(), "more than 100 times its own") {
 		t.Error(err)

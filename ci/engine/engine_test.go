@@ -16,13 +16,12 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // TestEngineUp starts a real engine. It never stops the engine: others use it.
 func TestEngineUp(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: runs a real engine")
-	}
+	needs.Time(t)
 	skip := t.Skipf
 	if os.Getenv("CI") == "true" {
 		skip = t.Fatalf

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -29,9 +30,7 @@ type envSite struct {
 
 func newEnvSite(t *testing.T, nodes int, opt sshtest.Options) *envSite {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("short: installs whole environments")
-	}
+	needs.Time(t)
 	s := &envSite{Index: wheelindex.New(t), dir: t.TempDir()}
 	s.PublishUV(t, wheel.X86)
 	text, keys := "known_hosts: known_hosts\nnodes:\n", ""

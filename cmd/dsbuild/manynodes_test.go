@@ -16,14 +16,13 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/manynodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 )
 
 // The program stays small, however many nodes there are: TestFullFleetThousandNodes has more.
 func TestManyNodes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: deploys to 12 nodes")
-	}
+	needs.Time(t)
 	t.Parallel()
 	staySmall(t, 12, 80e6)
 }

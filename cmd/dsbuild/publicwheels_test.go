@@ -124,6 +124,7 @@ func pythonAndUV(t *testing.T) (py, uv string, err error) {
 
 // Each public wheel is one file for every torch from 2.10 on, at most eight of them.
 func TestPublicWheelsServeEveryTorch(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	builds := readWheelsWorkflow(t).builds(t)
 	if n := len(builds); n == 0 || n > 8 {

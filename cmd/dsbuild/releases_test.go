@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -65,9 +66,7 @@ func packageIndex(t *testing.T) string {
 // Releases that the tables do not know are planned by what the index says, with its
 // hashes; those that it has not are refused, with the nearest.
 func TestReleasesOfAnIndex(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: resolves whole environments")
-	}
+	needs.Time(t)
 	t.Parallel()
 	url, home := packageIndex(t), t.TempDir()
 	for _, c := range []struct {
@@ -91,6 +90,7 @@ func TestReleasesOfAnIndex(t *testing.T) {
 // What an index has not is refused, with the nearest that there is; where it does not
 // answer, that is said, and the tables decide. Who logs in there is not said.
 func TestReleasesOfNoIndex(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	url, home := packageIndex(t), t.TempDir()
 	down := "http://geheim@127.0.0.1:9"
@@ -173,6 +173,7 @@ func TestNightTakesTheNewestRelease(t *testing.T) {
 // RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get two wheels, one for each major of CUDA; with --abi torch
 // they get three, each for the torch and the Python of its nodes. No wheel is divided by glibc.
 func TestShipToFourKindsOfNodes(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	abi := true
 	facts := func(python, torch, cuda, glibc, glibcxx, driver, gpu, arch string) node.Facts {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -53,6 +54,7 @@ func (e environment) origin(t *testing.T) string {
 // The byte code beside a wheel is used as if it had been compiled on the node:
 // only by a Python that has such byte code, and only if it is that of the wheel.
 func TestByteCodeBesideTheWheel(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	other := sha256.Sum256([]byte("another"))
 	for name, c := range map[string]struct {

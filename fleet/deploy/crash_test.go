@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // crashes has the agent killed before every so-manieth thing that it does to the
@@ -47,7 +49,7 @@ func crashes(t *testing.T, each, pairs int) int {
 }
 
 func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	if n, least := crashes(t, 20, 0), 80; n < least {
 		t.Errorf("killed only %d times", n)
@@ -55,7 +57,7 @@ func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {
 }
 
 func TestFilesOfAKilledRunGo(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	e.write(t, "../../../.dsbuild/run-1-gpu1/deepspeed.whl", "half a wheel")

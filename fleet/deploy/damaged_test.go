@@ -10,12 +10,14 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // A deploy repairs files of DeepSpeed, and notes of dsbuild's, that a full disk, a power cut or a person
 // has damaged. After it a rollback works, and a second deploy has nothing to do.
 func TestDeployRepairsDamagedFiles(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	must := func(err error) {
@@ -58,6 +60,7 @@ func TestDeployRepairsDamagedFiles(t *testing.T) {
 
 // A deploy that could not put the old files back, or could not write its journal, changes nothing.
 func TestDeployRefusesDamagedFiles(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	record := only(t, e.site, "deepspeed-*.dist-info/RECORD")
@@ -109,6 +112,7 @@ func TestDeployRefusesDamagedFiles(t *testing.T) {
 
 // Byte code may lie outside of the environment: then it is no part of the installation.
 func TestByteCodeElsewhere(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})

@@ -36,14 +36,6 @@ type environment struct {
 	dir, python, site string
 }
 
-// long skips a test with many real installations in a short run. make test runs it.
-func long(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("make test runs it")
-	}
-}
-
 // newEnvironment makes one with torch of the given version for CUDA 13.2, and the quick pip,
 // which TestQuickPip compares with the real one.
 func newEnvironment(t *testing.T, torch string) environment {

@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -123,6 +124,7 @@ func fullHouse(t *testing.T) *wheel.Bundle {
 func needy() wheelOptions { return wheelOptions{require: []string{"hjson>=3", "space-two"}} }
 
 func TestBundleFillsWhatANodeLacks(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := lacking(t).withPip(t, realPip)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -186,6 +188,7 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 }
 
 func TestRollbackTakesBackWhatWentAlong(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := lacking(t)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -203,6 +206,7 @@ func TestRollbackTakesBackWhatWentAlong(t *testing.T) {
 
 // What one of several wheels breaks is put back for all of them.
 func TestBundleIsPutBackAsAWhole(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := lacking(t)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -256,6 +260,7 @@ func TestRollbackRefusesWhatWasChangedSince(t *testing.T) {
 }
 
 func TestPackageWithoutRecordIsNotReplaced(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := lacking(t)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -286,7 +291,7 @@ func TestPackageWithoutRecordIsNotReplaced(t *testing.T) {
 }
 
 func TestShadowOfACompanionIsNamed(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e := lacking(t)
 	shadow := environment{dir: t.TempDir()}

@@ -15,12 +15,13 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
 func TestOneChangedHostKeyAndOneDeadNodeDoNotStopTheOthers(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	var hosts []inventory.Host
@@ -321,7 +322,7 @@ func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
 }
 
 func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	was := e.snapshot(t)

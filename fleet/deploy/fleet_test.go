@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
@@ -50,7 +51,7 @@ func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 }
 
 func TestDeployRepairsAlteredFiles(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -101,7 +102,7 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 }
 
 func TestShadowIsNamed(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	was := e.snapshot(t)

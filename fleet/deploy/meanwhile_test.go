@@ -11,6 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
@@ -45,7 +46,7 @@ os.rename = full
 }
 
 func TestWhatIsRecordedIsNotToldAsPutBack(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	for times, want := range map[string]string{"1": "is installed and recorded", "9": "is installed and stays; the next run finishes recording it"} {
 		e, opt, _ := withOld(t)
@@ -66,7 +67,7 @@ func TestWhatIsRecordedIsNotToldAsPutBack(t *testing.T) {
 }
 
 func TestConnectionLostWhileRecording(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e, opt, s := withOld(t)
 	opt.Hosts[0].ExecPrefix = []string{"setsid", "--wait"} // outlives its connection, as under OpenSSH
@@ -102,7 +103,7 @@ func (d *once) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 }
 
 func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
@@ -157,7 +158,7 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 }
 
 func TestFollowerThatFailsSaysWhatItsEnvironmentKeeps(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	e, opt, first := withOld(t)
 	shadow := t.TempDir()

@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // Who may read the environment can read DeepSpeed, whatever umask a login has, and nobody else can change it.
 func TestModesAreThoseOfTheEnvironment(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -99,6 +100,7 @@ func mustPassOn(t *testing.T, opt deploy.Options, envs []environment) {
 
 // Behind a jump host, nodes with setup lines pass a wheel on directly.
 func TestNodesBehindAJumpHostPassTheWheelOn(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	jump := sshtest.Start(t, sshtest.Options{Name: "jump"})
 	text, err := os.ReadFile(jump.IdentityFile)

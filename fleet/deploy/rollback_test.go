@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
@@ -27,6 +28,7 @@ func back(t *testing.T, opt deploy.Options) *report.Report {
 }
 
 func TestRollbackBringsBackWhatWasThere(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -77,6 +79,7 @@ func TestRollbackBringsBackWhatWasThere(t *testing.T) {
 // Rollback brings a version back as it was, also if it did not match its RECORD, lay elsewhere or was a link;
 // a wheel that is installed anew does not take its place.
 func TestRollbackBringsBackWhatDoesNotMatchItsRecord(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	elsewhere := filepath.Join(t.TempDir(), "deepspeed")
@@ -142,6 +145,7 @@ func only(t *testing.T, dir, pattern string) string {
 
 // What changes while it is kept does not come back, and nothing else is lost.
 func TestRollbackRefusesWhatWasChangedWhileKept(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	if r := run(t, context.Background(), opt); r.Err() != nil {
@@ -161,6 +165,7 @@ func TestRollbackRefusesWhatWasChangedWhileKept(t *testing.T) {
 
 // A node that shares the environment compares what it sees after a rollback with the node that rolled back.
 func TestFollowerOfARollback(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	// What gpu2 sees differs only once the old version is back.
 	const late = "import sys\nif os.environ.get('NODE') == 'gpu2' and any(e.startswith('deepspeed-0.19.7') for p in sys.path if os.path.isdir(p) for e in os.listdir(p)):\n"

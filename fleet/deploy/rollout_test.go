@@ -17,6 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -154,7 +155,7 @@ func TestSerialChangesOneGroupAfterTheOther(t *testing.T) {
 }
 
 func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	all, opt := several(t, 4)
 	all[1].spoil(t)
@@ -187,6 +188,7 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 // TestSerialGrowsOnlyAfterSuccess: a group of which all nodes turned out to be in
 // use proves nothing. The next one is as small.
 func TestSerialGrowsOnlyAfterSuccess(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	all, opt := several(t, 3)
 	opt.Serial, opt.Forks = fleet.Serial{{N: 1}, {Percent: true, N: 100}}, 1

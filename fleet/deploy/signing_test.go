@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
@@ -185,6 +186,7 @@ func TestWheelSwappedAfterTheJudgement(t *testing.T) {
 
 // A file that is exchanged on the node during the installation does not stay, with a policy and without one.
 func TestFilesExchangedDuringTheInstallation(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	k := signingtest.NewKeys(t)
 	w := newSignedWheel(t, wheelOptions{})
@@ -301,7 +303,7 @@ func (r replaced) find(t *testing.T, is func(path string, text []byte) bool) (fo
 }
 
 func TestRollbackJudgesTheKeptFiles(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	k := signingtest.NewKeys(t)
 	r := replacedVersion(t, k, func(environment) {})
@@ -367,6 +369,7 @@ func TestRollbackJudgesTheKeptFiles(t *testing.T) {
 
 // Byte code that a job has changed, with the time and the size of its module, does not run after a rollback.
 func TestRollbackBringsNoTamperedByteCodeBack(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	k := signingtest.NewKeys(t)
 	r := replacedVersion(t, k, func(e environment) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
@@ -14,6 +15,7 @@ import (
 // something to a shell, or a name so long that no kernel runs a script by its first line.
 // Its commands run, and a rollback brings the same bytes back.
 func TestEnvironmentWithAnOddPath(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	for name, folder := range map[string]string{"a space": "my $HOME's (envs) ü", "long": strings.Repeat("x", 150)} {
 		t.Run(name, func(t *testing.T) {

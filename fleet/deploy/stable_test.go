@@ -10,6 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -137,6 +138,7 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 // Two nodes with different torches run one wheel of the stable ABI, a third the wheel for its own
 // torch. The fleet is consistent, for deploy and for verify, as long as DeepSpeed is one.
 func TestDeployToSeveralTorches(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	dist := t.TempDir()
 	stable, own := makeWheel(t, dist, wheelOptions{stable: "2.10"}), makeWheel(t, dist, wheelOptions{torch: "2.14.0", cuda: "13.2"})

@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -76,6 +77,7 @@ func openFolders(t *testing.T, e environment) {
 
 // Nodes pass a wheel on as the user that sudo makes of who logs in.
 func TestNodesPassTheWheelOnBySudo(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	var hosts []inventory.Host
 	var servers []*sshtest.Server

@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -290,7 +291,7 @@ func byHand(t *testing.T, e environment, path string) {
 }
 
 func TestVerifyOfWhatOthersInstalled(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	f := deployed(t, 2)
 	e := newEnvironment(t, "2.15.0")
@@ -422,6 +423,7 @@ func written(h hash.Hash, text string) string {
 }
 
 func TestVerifyNamesTheOddEnvironment(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	f := deployed(t, 4)
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
@@ -492,6 +494,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 }
 
 func TestVerifyAgainstAWheel(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	f := deployed(t, 2)
 	older := load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}))[0]
@@ -534,7 +537,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 // A fleet may have a wheel for each kind of its nodes. Named, they are what is
 // wanted; else nodes with another torch are odd ones.
 func TestVerifyOfAWheelForEachTorch(t *testing.T) {
-	long(t)
+	needs.Time(t)
 	t.Parallel()
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
@@ -619,6 +622,7 @@ func TestVerifyNamesAShadow(t *testing.T) {
 }
 
 func TestVerifyOfCompanions(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu01", e, sshtest.Options{})

@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -125,6 +126,7 @@ func many(t *testing.T, n int, e environment, all *echoes) deploy.Options {
 
 // TestVerifyOf800Nodes: the odd ones are found, and what is printed can be read.
 func TestVerifyOf800Nodes(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	files := map[string]string{}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -14,6 +15,7 @@ import (
 // A damaged wheel is refused before any node is asked anything, whatever else
 // lies in the folder.
 func TestLoadWheelsNamesTheDamage(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	for _, d := range wheeltest.Damages() {
 		dir := t.TempDir()

@@ -25,6 +25,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -357,6 +358,7 @@ func TestBareNodesGetOneEnvironment(t *testing.T) {
 // After a change of one package only its wheel travels, and the files of the others are links.
 // The environment before stays for a rollback, and one before that goes.
 func TestOneChangedPackage(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	first, files := x.lock(t, small)
@@ -423,6 +425,7 @@ func TestOneChangedPackage(t *testing.T) {
 // along. A file that was changed meanwhile is found although it has its size and time: it would be in
 // the new environment, too.
 func TestKnownFiles(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	x.Add(t, wheelindex.Wheel{Name: "single", Version: "1", Files: map[string]string{"alone.py": "one = 1\n"}})
@@ -489,6 +492,7 @@ func content(t *testing.T, path string) string {
 // Large wheels are installed while the next files are sent. A uv that fails then fails the node, which
 // keeps nothing of it.
 func TestLargeWheelsAreInstalledEarly(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	x.Add(t, wheelindex.Wheel{Name: "a-large", Version: "1", Files: map[string]string{"large/data.bin": noise(16<<20 + 1000)}})
@@ -525,6 +529,7 @@ func TestLargeWheelsAreInstalledEarly(t *testing.T) {
 // A file that somebody changed is named, by the node and by the comparison with the wheel, even if
 // RECORD was changed, too. A deploy over it fails, unless --force makes the environment anew.
 func TestChangedFilesAreNamed(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	l, files := x.lock(t, small)
@@ -634,6 +639,7 @@ func TestChangedFilesOfTheEnvironmentItself(t *testing.T) {
 // A command is no file of a wheel: if RECORD was changed with it, only the comparison with other nodes
 // finds that. Two nodes have no majority.
 func TestChangedCommands(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	l, files := x.lock(t, small)

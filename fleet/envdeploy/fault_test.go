@@ -22,6 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -71,6 +72,7 @@ func TestFailedVerifyKeepsTheOldEnvironment(t *testing.T) {
 // A node on which the transfer breaks goes on where it was; one that stays away is failed, has what
 // it had, and the next run brings it to its end.
 func TestBrokenConnections(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	x.Add(t, wheelindex.Wheel{Name: "large", Version: "1", Files: map[string]string{"large/data.bin": noise(4 << 20)}})
@@ -168,6 +170,7 @@ func (r stubbornReader) Read(b []byte) (int, error) {
 
 // dsbuild asks the node again if the agent cannot undo.
 func TestFailedUndo(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	good, h, s := x.deployed(t)
@@ -191,12 +194,9 @@ func noise(n int) string {
 
 // kill -9 of the agent at some of the things that it does to the file system: TestFullEnvKilledAgent has all.
 func TestKilledAgent(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
-	points := []int{4, 18, 21, 24}
-	if testing.Short() {
-		points = points[1:3]
-	}
-	killAgent(t, points)
+	killAgent(t, []int{4, 18, 21, 24})
 }
 
 // killAgent has the agent killed before each of these things that it does to the file system: the old
@@ -276,6 +276,7 @@ if sys.argv[:1] == ["-c"] and "DYING" in os.environ:
 
 // A full disk fails the node alone, before or in the middle, and keeps its old environment.
 func TestFullDisk(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	x.Add(t, wheelindex.Wheel{Name: "large", Version: "1", Files: map[string]string{"large/data.bin": noise(2 << 20)}})
@@ -452,6 +453,7 @@ func exitCode(err error) int {
 // A job that runs from the current environment is respected: its node is refused and named; the
 // others go on. --in-use wait waits for its end, ignore does not.
 func TestRunningJob(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	first, files := x.lock(t, small)
@@ -493,6 +495,7 @@ func TestRunningJob(t *testing.T) {
 
 // A node that claims the folder of another one, and says that processes use it, gets only itself refused.
 func TestNodeThatClaimsTheFolderOfAnother(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	first, files := x.lock(t, small)
@@ -531,6 +534,7 @@ os.stat = lambda path, *args, **named: real(%q if path == %q else path, *args, *
 
 // An environment that nobody goes back to stays as long as a process runs from it.
 func TestOldEnvironmentInUseStays(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	h, s := host(t, "gpu1", sshtest.Options{})
@@ -564,6 +568,7 @@ func TestOldEnvironmentInUseStays(t *testing.T) {
 
 // A node that changes a file on its way in, or says that it has what it has not, is found out.
 func TestLyingNodes(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	l, files := x.lock(t, small)
@@ -602,6 +607,7 @@ func TestLyingNodes(t *testing.T) {
 
 // Nodes that share a home make one environment: the others wait for the first, and verify it.
 func TestSharedHome(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	l, files := x.lock(t, small)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -37,9 +38,7 @@ const bareText = "name: train\npython: 3.11\nrequirements: [alpha, torch]\nnodes
 // along.
 func siteWithPython(t *testing.T) (x *site, text string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("it packs and unpacks a whole Python")
-	}
+	needs.Time(t)
 	archive, err := pythons.Archive(t.TempDir(), "/usr/bin/python3.11")
 	if err != nil {
 		t.Fatal(err)
@@ -142,9 +141,7 @@ func withByteCode(t *testing.T, s *sshtest.Server, lines string) string {
 // has, and nothing is left.
 func TestPythonThatCannotCome(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it packs and unpacks a whole Python")
-	}
+	needs.Time(t)
 	x := newSite(t)
 	archive, err := pythons.Archive(t.TempDir(), "/usr/bin/python3.11")
 	if err != nil {
@@ -172,6 +169,7 @@ func TestPythonThatCannotCome(t *testing.T) {
 
 // kill -9 of uv: the old environment stays, and the next run brings the new one.
 func TestKilledInstaller(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	h, s := host(t, "gpu1", sshtest.Options{})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -35,6 +36,7 @@ const bothMachines = "nodes: [{machine: x86_64, glibc: 2.28}, {machine: aarch64,
 // Each node gets the environment of its machine: uv's wheel, DeepSpeed's and those of the index. A node of a machine that
 // the lock does not have is refused in one line, and nothing is sent to it.
 func TestNodesOfBothMachines(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x, text := siteOfBothMachines(t)
 	l, files := x.lock(t, text+bothMachines)
@@ -76,6 +78,7 @@ func TestNodesOfBothMachines(t *testing.T) {
 // Nodes of two machines that share a home cannot have the same environment there: in the first run one of them gets its own,
 // in later ones the other is refused. Another home is no obstacle.
 func TestNodesOfBothMachinesWithOneHome(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x, text := siteOfBothMachines(t)
 	l, files := x.lock(t, text+bothMachines)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
@@ -82,6 +83,7 @@ func TestPlacesOfOtherUsers(t *testing.T) {
 // What lies on a shared disk belongs to its owner alone, even under a umask of 002, and nobody else can open the lock.
 // A file that was changed there is not used, and the note of one environment breaks no other.
 func TestFilesOnASharedDisk(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x, opt, disk := onSharedDisk(t)
 	opt.Hosts[0].Setup = "umask 002"

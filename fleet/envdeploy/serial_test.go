@@ -8,6 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -54,6 +55,7 @@ func TestSerial(t *testing.T) {
 // Two runs at once: one makes the environment, the other waits for it or says who is at work. Both
 // leave one whole environment.
 func TestTwoRunsAtOnce(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	x := newSite(t)
 	l, files := x.lock(t, small)

@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -157,9 +158,7 @@ func withFile(t *testing.T, file, name string) string {
 // The wheel of DeepSpeed is judged before an environment is made of it, and its files again before a rollback
 // switches back to one.
 func TestPolicyOfEnvironments(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: makes two environments")
-	}
+	needs.Time(t)
 	t.Parallel()
 	k, s := signingtest.NewKeys(t), newSite(t)
 	lock := func(version, signer string) envdeploy.Options {

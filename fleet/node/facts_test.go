@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // probe asks this machine.
@@ -348,6 +349,7 @@ func TestGPUsWithoutPython(t *testing.T) {
 }
 
 func TestOldPythonsAnswer(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	found, _ := filepath.Glob(filepath.Join(os.Getenv("HOME"), ".pyenv", "versions", "*", "bin", "python"))
 	for _, python := range found {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // job is a process that runs until the test ends.
@@ -214,6 +215,7 @@ child.wait()
 // Nodes of an inventory may be one machine with one environment: their probes
 // start and end while others look.
 func TestProbesDoNotSeeEachOther(t *testing.T) {
+	needs.Time(t)
 	t.Parallel()
 	python, _ := venv(t)
 	var wait sync.WaitGroup

@@ -21,6 +21,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/remotetest"
@@ -91,9 +92,7 @@ func TestConformanceByOpenSSHInProcess(t *testing.T) {
 // The tests of dsbuild's own SSH hold for OpenSSH as well. Others: TestFullRemoteByOpenSSH.
 func TestByOpenSSH(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("make test runs it")
-	}
+	needs.Time(t)
 	testByOpenSSH(t, map[string]func(*testing.T, way){
 		"changed host key":      testChangedHostKey,
 		"cut while putting":     testCutWhilePutting,

@@ -17,6 +17,8 @@ import (
 	gopackages "golang.org/x/tools/go/packages"
 	"golang.org/x/tools/go/ssa"
 	"golang.org/x/tools/go/ssa/ssautil"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // program is dsbuild without its tests.
@@ -62,9 +64,7 @@ func loadPackages(folder string, system ...string) ([]*gopackages.Package, error
 // TestOtherSystems reads the program as compilers for the operating systems besides CI's own do. No line of dsbuild depends on the
 // processor.
 func TestOtherSystems(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: reads all modules anew for each system")
-	}
+	needs.Time(t)
 	folder, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)

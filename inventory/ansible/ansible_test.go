@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/lineerr"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
@@ -57,9 +58,7 @@ func mustRead(t *testing.T, file string, text []byte) []ansible.Host {
 // The list of a real ansible-inventory is read with the hosts, the order, the groups and the variables
 // that Ansible itself uses, and it is the list that is stored for the tests without Ansible.
 func TestAsAnsible(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test runs it")
-	}
+	needs.Time(t)
 	bin := program(t)
 	good, err := filepath.Glob(filepath.Join("testdata", "good", "*.ini"))
 	if err != nil || len(good) < 2 {

@@ -23,6 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -273,9 +274,7 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 // JAX tests a JAX job: real processes connect, sum and disconnect. Slurm's variables, which JAX
 // reads by itself, do not mislead it.
 func TestSumByJAX(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test runs it")
-	}
+	needs.Time(t)
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{"jax==0.10.2"}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		if os.Getenv("CI") == "true" {

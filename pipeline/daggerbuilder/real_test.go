@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/testkit/built"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -26,9 +27,7 @@ import (
 // it fails in CI.
 func connect(t *testing.T) (*Builder, string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("short: runs a real engine")
-	}
+	needs.Time(t)
 	built.Engine(t)
 	missing := t.Skipf
 	if os.Getenv("CI") == "true" {

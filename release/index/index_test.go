@@ -18,6 +18,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/release/index"
@@ -466,6 +467,7 @@ func (a *asked) serve(t *testing.T, h http.Handler) string {
 // pip and uv install by name, from a web server that knows nothing of packages, and from files; what they get is what was built for
 // this toolchain.
 func TestInstall(t *testing.T) {
+	needs.Time(t)
 	py, err := python.Find(t.Context(), "3.11")
 	if err != nil {
 		needed(t, err)

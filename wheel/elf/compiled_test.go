@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/wheel/elf"
 )
 
@@ -79,6 +80,7 @@ func importsNothing(o *elf.Object) bool {
 }
 
 func TestCompiled(t *testing.T) {
+	needs.Time(t)
 	tool(t, "readelf")
 	dir := t.TempDir()
 	yes, no := true, false

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // sweep is one code section as the package reads it, and how objdump's reading
@@ -209,6 +211,7 @@ func needOfSection(name string) Need {
 
 // TestCompiled compares what gcc makes of C and C++ for each level.
 func TestCompiled(t *testing.T) {
+	needs.Time(t)
 	dir := t.TempDir()
 	compile := func(cc, source string, flags ...string) string {
 		file := filepath.Join(dir, strings.Join(append(flags, source), "")+".so")
@@ -243,6 +246,7 @@ const allIntrinsics = "aes amx_bf16 amx_int8 amx_tile avx512_bf16 avx512_bitalg 
 // TestObjects compares shared objects of the machine, and whatever others
 // DSBUILD_X86_OBJECTS lists, joined by colons.
 func TestObjects(t *testing.T) {
+	needs.Time(t)
 	o := oracle{}
 	files := []string{"/lib64/ld-linux-x86-64.so.2"}
 	for _, name := range []string{"libc.so.6", "libm.so.6"} {

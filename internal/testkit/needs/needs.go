@@ -1,4 +1,4 @@
-// Package needs skips tests whose real parts this machine does not have.
+// Package needs skips tests whose real parts this machine does not have, and long ones where time is short.
 package needs
 
 import (
@@ -16,6 +16,14 @@ func Program(tb testing.TB, root string) string {
 		Missing(tb, "no program: %v; make build makes it", err)
 	}
 	return program
+}
+
+// Time skips a test that takes seconds of a processor in make check (go test -short). make test runs it.
+func Time(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("make test runs it")
+	}
 }
 
 // Missing skips a test that lacks a part, but fails it if the variable CI is true. For the list
