@@ -87,8 +87,7 @@ func New(ctx context.Context, opt Options) (*Builder, error) {
 // Name is the builder's name in the manifest.
 func (b *Builder) Name() string { return "host" }
 
-// Environment returns the build environment of this machine, from which the caller chooses a
-// toolchain.
+// Host returns this machine as the place of a build, from which the caller chooses a toolchain.
 func (b *Builder) Host() pipeline.BuildHost { return b.host }
 
 // Base stands for this machine in a plan. Its digest changes with the tools of this

@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Request describes the packages of a toolchain.
+// Query describes the packages of a toolchain.
 type Query struct {
 	Machine string // that builds; "" is x86_64
 	Torch   string // X.Y.Z, with +cuNNN if it comes from torch's own index; "" if torch is installed already
@@ -27,7 +27,7 @@ type Query struct {
 	Pins    []string // requirements that replace those of all packages
 }
 
-// RequestOf returns the request for a toolchain. beside says that its torch is installed already.
+// QueryOf returns the query for a toolchain. beside says that its torch is installed already.
 func QueryOf(tc compat.Toolchain, beside bool) Query {
 	needs := tc.Needs()
 	q := Query{

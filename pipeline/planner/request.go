@@ -48,15 +48,17 @@ func requestError(suggestion, format string, args ...any) error {
 	return &RequestError{text, flagsAsKeys(text), suggestion}
 }
 
+// wrongValue returns the error of a value that a key cannot have.
+func wrongValue(key, text, want, suggestion string) error {
+	value := lineerr.Clip(text)
+	return &RequestError{
+		fmt.Sprintf("--%s %s: %s", key, value, want), fmt.Sprintf("%s is %q: %s", key, value, want), suggestion,
+	}
+}
+
 // Set reads the text of a key into a request. Each text of arch, gpu and ops is added to those before. The keys
 // must come in the order of Keys, because some are compared with earlier ones.
 func Set(r *wheel.Request, key, text string) error {
-	wrong := func(want, suggestion string) error {
-		value := lineerr.Clip(text)
-		return &RequestError{
-			fmt.Sprintf("--%s %s: %s", key, value, want), fmt.Sprintf("%s is %q: %s", key, value, want), suggestion,
-		}
-	}
 	switch key {
 	case "arch":
 		return addArchs(r, text)
@@ -81,13 +83,13 @@ func Set(r *wheel.Request, key, text string) error {
 			}
 		}
 		if r.CPU = level; err != nil {
-			return wrong("must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), "+
-				"or native: the level of this machine", lineerr.DidYouMean(text, []string{nativeCPU}))
+			return wrongValue(key, text, "must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), "+
+				"armv8-a (of aarch64), or native: the level of this machine", lineerr.DidYouMean(text, []string{nativeCPU}))
 		}
 	case "machine":
 		machines := []string{wheel.X86, wheel.Arm}
 		if !slices.Contains(machines, text) {
-			return wrong("must be x86_64 or aarch64", lineerr.DidYouMean(text, machines))
+			return wrongValue(key, text, "must be x86_64 or aarch64", lineerr.DidYouMean(text, machines))
 		}
 		if r.CPU = cmp.Or(r.CPU, wheel.DefaultCPU(text)); r.CPU.Machine() != text {
 			return requestError("leave --machine out",
@@ -96,7 +98,7 @@ func Set(r *wheel.Request, key, text string) error {
 	case "abi":
 		abis := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}
 		if !slices.Contains(abis, text) {
-			return wrong("must be auto, stable or torch", lineerr.DidYouMean(text, abis))
+			return wrongValue(key, text, "must be auto, stable or torch", lineerr.DidYouMean(text, abis))
 		}
 		if r.ABI = wheel.ABI(text); text == autoABI {
 			r.ABI = ""
@@ -108,7 +110,7 @@ func Set(r *wheel.Request, key, text string) error {
 	default:
 		v := versions()[key]
 		if *v.of(r) = text; !v.form.MatchString(text) {
-			return wrong(v.want, versionMeant(text))
+			return wrongValue(key, text, v.want, versionMeant(text))
 		}
 		n := narrowed(*r) // its CUDA is that of torch, if torch names one
 		if key == "cuda" && text != n.CUDA && !strings.HasPrefix(n.CUDA, text+".") {
