@@ -39,8 +39,8 @@ func (b *Begun) begun() *Begun { return b }
 // FirstAnswer is the first answer of an agent: a pointer to a struct that embeds Begun.
 type FirstAnswer interface{ begun() *Begun }
 
-// lockWait is how long an agent waits for the lock, unless the rules say otherwise. It covers an agent that still cleans up
-// after a killed driver.
+// lockWait is how long an agent waits for the lock, unless the rules say otherwise. It covers an agent that still
+// cleans up after a killed driver.
 const lockWait = 20 * time.Second
 
 // Lock starts the agent, which takes the lock, repairs what an interrupted run has left, and answers into into. The

@@ -139,13 +139,8 @@ func (c *sshConn) hangUp() {
 
 // leave ends the connection to the user's master and reports whether the master has finished with it.
 func (c *sshConn) leave(socket *net.UnixConn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	socket.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // for a master that reads nothing
-	if c.refused || c.opening > 0 {
-		for s := range c.sessions {
-			s.Close() //nolint:errcheck // the node may have closed it
-		}
+	if c.mustStay() {
 		return false
 	}
 	socket.CloseWrite() //nolint:errcheck // the master may have gone
@@ -155,6 +150,20 @@ func (c *sshConn) leave(socket *net.UnixConn) bool {
 	case <-time.After(leaveLimit):
 		return false
 	}
+}
+
+// mustStay reports whether the master would exit if dsbuild left now: it has refused a session, or opens one.
+// Then mustStay ends the open ones, because the socket stays.
+func (c *sshConn) mustStay() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.refused && c.opening == 0 {
+		return false
+	}
+	for s := range c.sessions {
+		s.Close() //nolint:errcheck // the node may have closed it
+	}
+	return true
 }
 
 // keepOpen returns a function that starts a process that keeps the socket open and reads it.
