@@ -22,7 +22,7 @@ func (s *Ship) buildMissing(ctx context.Context) {
 			w.markFailed(err)
 			continue
 		}
-		p.Name, p.Key = w.Name, w.Plan.Key
+		p.Key = w.Plan.Key
 		w.Plan = p
 		plans = append(plans, p)
 	}

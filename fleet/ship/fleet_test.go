@@ -265,7 +265,11 @@ func (w *works) Plan(_ context.Context, name string, r wheel.Request) (*pipeline
 	if err := w.plans(name); err != nil {
 		return nil, err
 	}
-	return w.resolve(r, "sha256:"+strings.Repeat("ab", 32))
+	p, err := w.resolve(r, "sha256:"+strings.Repeat("ab", 32))
+	if err == nil {
+		p.Name = name
+	}
+	return p, err
 }
 
 func (w *works) build(ctx context.Context, plans []*pipeline.Plan) []pipeline.Result {

@@ -21,7 +21,7 @@ type Planner interface {
 	Group(ctx context.Context, nodes []compat.Member, r wheel.Request) compat.Grouping
 	// Sketch makes the plan as far as that works without an engine, with its key in the store.
 	Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error)
-	// Plan makes the plan to run. Its messages begin with the wheel's name.
+	// Plan makes the plan to run, with its name. Its messages begin with that.
 	Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error)
 }
 

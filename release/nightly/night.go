@@ -31,7 +31,7 @@ import (
 type Planner interface {
 	// Sketch makes the plan as far as that works without an engine, with its key in the store.
 	Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error)
-	// Plan makes the plan to run. Its messages begin with name.
+	// Plan makes the plan to run, with its name. Its messages begin with that.
 	Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error)
 }
 
@@ -195,7 +195,7 @@ func (n *night) planUnit(ctx context.Context, plans Planner, u *unit) {
 	case err != nil:
 		u.report.fail(err)
 	case !n.keepUnchanged(ctx, u, "", p.Digest):
-		p.Name, p.Key = u.name, u.key
+		p.Key = u.key
 		n.plans = append(n.plans, p)
 	}
 }

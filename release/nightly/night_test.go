@@ -78,9 +78,13 @@ func (p yardPlanner) Sketch(_ context.Context, r wheel.Request) (*pipeline.Plan,
 	return plan, nil
 }
 
-func (p yardPlanner) Plan(_ context.Context, _ string, r wheel.Request) (*pipeline.Plan, error) {
+func (p yardPlanner) Plan(_ context.Context, name string, r wheel.Request) (*pipeline.Plan, error) {
 	p.asked++
-	return p.resolve(r, p.source, "sha256:"+strings.Repeat("ab", 32))
+	plan, err := p.resolve(r, p.source, "sha256:"+strings.Repeat("ab", 32))
+	if err == nil {
+		plan.Name = name
+	}
+	return plan, err
 }
 
 func entry(name, arch string) nightly.Entry {
