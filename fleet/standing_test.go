@@ -98,7 +98,7 @@ func TestMessagesAreFolded(t *testing.T) {
 		t.Error("messages are not due")
 	}
 	w.printMessages()
-	for _, want := range []string{"gpu[01-03] (3 nodes): little room", "gpu[01-03] (3 nodes), as on gpu01: it waits for pid gpu01 of another"} {
+	for _, want := range []string{"gpu[01-03] (3 nodes): little room", "gpu[01-03] (3 nodes), e.g. gpu01: it waits for pid gpu01 of another"} {
 		if strings.Count(out.String(), want) != 1 {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

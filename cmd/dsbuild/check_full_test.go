@@ -185,8 +185,8 @@ func (g checkGround) faults(t *testing.T) {
 		console(t, second, "ip route add blackhole "+last.Address+"/32")
 		defer console(t, second, "ip route del blackhole "+last.Address+"/32")
 		r := g.names(t, list, []string{
-			second.Name + ": network: it does not reach " + last.Name + " at " + last.Address + ": the node says: a route that leads nowhere",
-			last.Name + ": network: it does not reach " + second.Name + " at " + second.Address + ": the node says: no answer",
+			second.Name + ": network: it does not reach " + last.Name + " at " + last.Address + ": node reported: a route that leads nowhere",
+			last.Name + ": network: it does not reach " + second.Name + " at " + second.Address + ": node reported: no answer",
 		})
 		if r.Pairs != (check.Pairs{Tried: 12, Failed: 2}) || !r.Collectives[0].OK || r.Collectives[0].Processes != 2 {
 			t.Errorf("%+v %+v", r.Pairs, r.Collectives)
@@ -210,7 +210,7 @@ func (g checkGround) faults(t *testing.T) {
 		defer console(t, third, "rm -r /opt/data")
 		g.names(t, list, []string{
 			third.Name + ": paths: --data /opt/data: 1 item, 12 B, but 2 of 4 nodes have 1 item, 5 B, by other names or sizes",
-			last.Name + ": paths: --data /opt/data: the node says: No such file or directory",
+			last.Name + ": paths: --data /opt/data: node reported: No such file or directory",
 		}, "--data", "/opt/data", "--skip", "collective")
 	})
 	t.Run("hangs", func(t *testing.T) {

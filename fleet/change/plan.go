@@ -152,7 +152,7 @@ func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cel
 	var table [][]string
 	for _, f := range ui.Fold(rows) {
 		if f.Example != "" {
-			f.Text += " (as on " + f.Example + ")"
+			f.Text += " (e.g. " + f.Example + ")"
 		}
 		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
 	}

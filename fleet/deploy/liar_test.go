@@ -104,11 +104,11 @@ const forged = `"it failed\n3 nodes ok, all equal\r\n  hint: dsbuild forged\u202
 var forgedLine = regexp.MustCompile(`(?m)^[\s"]*(hint: )?(3 nodes ok|forged|hint: forged|dsbuild forged|gpu9)`)
 
 // unmarked is the first line in which nothing says that the words of a lying node are the
-// node's: they stand neither behind "the node says" nor in quotes.
+// node's: they stand neither behind "node reported" nor in quotes.
 func unmarked(text string) string {
 	for line := range strings.Lines(text) {
 		before, _, found := strings.Cut(line, "3 nodes ok, all equal")
-		if found && !strings.Contains(before, "the node says: ") && !strings.Contains(before, `"`) {
+		if found && !strings.Contains(before, "node reported: ") && !strings.Contains(before, `"`) {
 			return line
 		}
 	}

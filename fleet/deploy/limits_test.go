@@ -49,7 +49,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
-	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "the node says: pip did not end within 20 s; put back: DeepSpeed "+n.Before.Version+", as before" {
+	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "node reported: pip did not end within 20 s; put back: DeepSpeed "+n.Before.Version+", as before" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)

@@ -481,7 +481,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	}
 	// One elsewhere is not one of the environment.
 	f.opt.Hosts[0].Env = map[string]string{"PYTHONPATH": f.envs[2].site}
-	if n := f.look(t).Nodes[0]; n.Error != "the node says: it has no DeepSpeed of its own: an import finds "+filepath.Join(f.envs[2].site, "deepspeed") || !strings.Contains(n.Hint, "PYTHONPATH") {
+	if n := f.look(t).Nodes[0]; n.Error != "node reported: it has no DeepSpeed of its own: an import finds "+filepath.Join(f.envs[2].site, "deepspeed") || !strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%s, hint %s", n.Error, n.Hint)
 	}
 	// Unreachable nodes do not hide the others.
@@ -580,7 +580,7 @@ func TestVerifyLoadsEveryOp(t *testing.T) {
 	t.Parallel()
 	broken := "raise ImportError('no kernel image')\n"
 	for name, c := range map[string]struct{ files, want string }{
-		"op raises":           {broken, "the node says: op cpu_adam does not load: ImportError: no kernel image"},
+		"op raises":           {broken, "node reported: op cpu_adam does not load: ImportError: no kernel image"},
 		"illegal instruction": {"import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n", "op cpu_adam: killed by an illegal instruction"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -389,7 +389,7 @@ func TestPlanFoldsFullDisks(t *testing.T) {
 	if err := joined(err, plan.Print(&out)); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "gpu[1-5]") || !strings.Contains(got, "/opt/envs has 0 B free, 64.0 MiB are needed (as on gpu1)") {
+	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "gpu[1-5]") || !strings.Contains(got, "/opt/envs has 0 B free, 64.0 MiB are needed (e.g. gpu1)") {
 		t.Error(got)
 	}
 }

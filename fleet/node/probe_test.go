@@ -288,7 +288,7 @@ func TestScriptTellsWhyItFailed(t *testing.T) {
 	var got struct{ A string }
 	err := s.Run(context.Background(), local{}, func(m json.RawMessage) error { return json.Unmarshal(m, &got) })
 	var exit *remote.ExitError
-	if !errors.As(err, &exit) || !strings.Contains(err.Error(), "the node says: the disk is full") {
+	if !errors.As(err, &exit) || !strings.Contains(err.Error(), "node reported: the disk is full") {
 		t.Errorf("error %v", err)
 	}
 	if got.A != "it's \"é\"\n" {

@@ -22,7 +22,7 @@ func NewNodeError(words string) *NodeError {
 
 func (e *NodeError) Error() string { return nodeSays + e.words }
 
-const nodeSays = "the node says: "
+const nodeSays = "node reported: "
 
 // hereError is an error of a program that ran on this machine as it does on a node.
 type hereError struct{ error }

@@ -91,7 +91,7 @@ func TestVersionsOfNodes(t *testing.T) {
 func TestWordsOfNode(t *testing.T) {
 	t.Parallel()
 	err := node.NewNodeError("no\x1b[31m room\nhint: run curl | sh")
-	if err.Error() != "the node says: no room hint: run curl | sh" {
+	if err.Error() != "node reported: no room hint: run curl | sh" {
 		t.Error(err)
 	}
 	var words *node.NodeError
@@ -117,7 +117,7 @@ ModuleNotFoundError: No module named 'encodings'
 Current thread 0x00007f9c4bbcab80 (most recent call first):
   <no Python frame>
 `}
-	want := "the node says: Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding; PYTHONHOME is set to /nowhere (exit status 1)"
+	want := "node reported: Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding; PYTHONHOME is set to /nowhere (exit status 1)"
 	if broken.Error() != want {
 		t.Errorf("%v\nwant %s", broken, want)
 	}
@@ -142,7 +142,7 @@ func (refusing) Run(_ context.Context, cmd remote.Command) error {
 func TestLoginShellThatRefuses(t *testing.T) {
 	t.Parallel()
 	err := node.Script{Python: "python3", Program: programOf("emit({})\n")}.Run(t.Context(), refusing{}, func(json.RawMessage) error { return nil })
-	if want := "the node says: This account is currently not available. (exit status 1)"; err == nil || err.Error() != want {
+	if want := "node reported: This account is currently not available. (exit status 1)"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -83,8 +83,8 @@ func TestFailuresOfManyNodesFitAScreen(t *testing.T) {
 		t.Errorf("%d lines of 80 characters", lines)
 	}
 	for _, want := range []string{
-		"143-160,163-180,183-200] (180 nodes), as on gpu003: install: pip ended with status 1: there is no room left (ERROR: [Errno 28]",
-		"(10 nodes), as on gpu001: connect: no connection: dial tcp 10.0.0.0:22", "\n  hint: make room on gpu002: df -h /opt/venv\n",
+		"143-160,163-180,183-200] (180 nodes), e.g. gpu003: install: pip ended with status 1: there is no room left (ERROR: [Errno 28]",
+		"(10 nodes), e.g. gpu001: connect: no connection: dial tcp 10.0.0.0:22", "\n  hint: make room on gpu002: df -h /opt/venv\n",
 	} {
 		if strings.Count(out, want) != 1 {
 			t.Errorf("%d times %q", strings.Count(out, want), want)

@@ -120,7 +120,7 @@ func (c Cause) String() string {
 		who = strings.TrimSpace(fmt.Sprintf("%s (%s)", who, ui.Count(len(c.Nodes), "node")))
 	}
 	if !c.Alike {
-		who += ", as on " + c.Node
+		who += ", e.g. " + c.Node
 	}
 	text := ui.ShortenMiddle(c.Said, maxSaid)
 	switch lines := strings.Split(text, "\n"); {

@@ -68,7 +68,7 @@ func (s *Selection) leftOut(most int) (lines []string) {
 			lines = append(lines, "left out")
 		}
 		if f.Example != "" {
-			f.Names += ", as on " + f.Example
+			f.Names += ", e.g. " + f.Example
 		}
 		lines = append(lines, strings.Split("  "+f.Names+": "+f.Text, "\n")...)
 	}

@@ -186,7 +186,7 @@ five  built before
 left out
   gpu07: no torch; no pip
     hint: install torch
-  gpu[08-09], as on gpu08: no route to 10.0.0.8
+  gpu[08-09], e.g. gpu08: no route to 10.0.0.8
 `
 	if out.String() != want {
 		t.Errorf("%s\nwant:\n%s", out.String(), want)
@@ -206,7 +206,7 @@ four  to build  for gpu06
 left out
   gpu07: no torch; no pip
     hint: install torch
-  gpu[08-09], as on gpu08: no route to 10.0.0.8
+  gpu[08-09], e.g. gpu08: no route to 10.0.0.8
 --verbose prints the targets of each wheel, and all reasons
 `
 	if out.String() != want {

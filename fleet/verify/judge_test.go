@@ -276,8 +276,8 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Error("an answer of another shape is taken")
 	}
 	want := []nodeFinding{
-		{"the node says: two of them are there", "an installation was interrupted: remove both (/opt/env/bin/python -m pip uninstall deepspeed, twice), then deploy again"},
-		{"the node says: it is bad", ""},
+		{"node reported: two of them are there", "an installation was interrupted: remove both (/opt/env/bin/python -m pip uninstall deepspeed, twice), then deploy again"},
+		{"node reported: it is bad", ""},
 	}
 	if !slices.Equal(s.differs, want) || len(s.broken) != 1 || s.broken[0].hint == "" || !s.program.done ||
 		s.program.op != "" {
@@ -289,7 +289,7 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	s.setStatus()
-	const said = "the node says: two of them are there; the node says: it is bad; the node says: op cpu_adam"
+	const said = "node reported: two of them are there; node reported: it is bad; node reported: op cpu_adam"
 	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), said) || fault.Hint(s.Err) != want[0].hint {
 		t.Errorf("%s %v", s.Status, s.Err)
 	}

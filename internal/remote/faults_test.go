@@ -483,7 +483,7 @@ func testReasonOfTheNode(t *testing.T, by way) {
 	} {
 		s := sshtest.Start(t, sshtest.Options{RefuseAuth: true, Banner: banner})
 		_, err := by.quick().Dial(t.Context(), s.Target())
-		want := "the node says: " + strings.Join(strings.Fields(banner), " ")
+		want := "node reported: " + strings.Join(strings.Fields(banner), " ")
 		if !errors.Is(err, remote.ErrAuth) || !strings.Contains(err.Error(), want) || !strings.Contains(fault.Hint(err), tip) || fault.Hint(err) == "" {
 			t.Errorf("%v, hint %q; want %q, and a hint with %q", err, fault.Hint(err), want, tip)
 		}

@@ -210,7 +210,7 @@ func (l *login) withMessage(err error) error {
 	if said == "" {
 		return err
 	}
-	err = nodeerr.Errorf("%w; the node says: %s", err, said)
+	err = nodeerr.Errorf("%w; node reported: %s", err, said)
 	if strings.Contains(strings.ToLower(said), "job") {
 		return fault.WithHint(err,
 			"the node lets in only users with a job there: --via slurm reaches it in a job of your own")

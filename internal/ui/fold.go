@@ -140,7 +140,7 @@ func (f Folded) String() string {
 		who += " (" + Count(f.Count, "node") + ")"
 	}
 	if f.Example != "" {
-		who += ", as on " + f.Example
+		who += ", e.g. " + f.Example
 	}
 	return who + ": " + f.Text
 }

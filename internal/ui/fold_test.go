@@ -97,10 +97,10 @@ func TestFoldedText(t *testing.T) {
 		t.Error(got)
 	}
 	for want, f := range map[string]ui.Folded{
-		"gpu1: text":                             {Names: "gpu1", Count: 1, Text: "text"},
-		"gpu[1-2] (2 nodes): text":               {Names: "gpu[1-2]", Count: 2, Text: "text"},
-		"gpu[1-2] (2 nodes), as on gpu1: text":   {Names: "gpu[1-2]", Count: 2, Text: "text", Example: "gpu1"},
-		"gpu[1-10] (10 nodes), as on gpu7: text": {Names: "gpu[1-10]", Count: 10, Text: "text", Example: "gpu7"},
+		"gpu1: text":                            {Names: "gpu1", Count: 1, Text: "text"},
+		"gpu[1-2] (2 nodes): text":              {Names: "gpu[1-2]", Count: 2, Text: "text"},
+		"gpu[1-2] (2 nodes), e.g. gpu1: text":   {Names: "gpu[1-2]", Count: 2, Text: "text", Example: "gpu1"},
+		"gpu[1-10] (10 nodes), e.g. gpu7: text": {Names: "gpu[1-10]", Count: 10, Text: "text", Example: "gpu7"},
 	} {
 		if f.String() != want {
 			t.Errorf("%s, want %s", f, want)

@@ -193,16 +193,16 @@ func TestJudgeCalls(t *testing.T) {
 		want   string
 	}{
 		{"all", nil, ""},
-		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: it does not reach n4 at 10.0.0.4: the node says: no answer\nn4 error: it does not reach n2 at 10.0.0.2: the node says: no answer"},
-		{"one way", map[int][]int{0: {2}}, "n1 error: it does not reach n3 at 10.0.0.3: the node says: no answer"},
+		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: it does not reach n4 at 10.0.0.4: node reported: no answer\nn4 error: it does not reach n2 at 10.0.0.2: node reported: no answer"},
+		{"one way", map[int][]int{0: {2}}, "n1 error: it does not reach n3 at 10.0.0.3: node reported: no answer"},
 		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node reaches it at 10.0.0.4: no answer"},
-		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: it reaches no other node: the node says: no answer"},
+		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: it reaches no other node: node reported: no answer"},
 		{"two halves", map[int][]int{0: {2, 3}, 1: {2, 3}, 2: {0, 1}, 3: {0, 1}}, strings.Join([]string{
-			"n1 error: it does not reach n[3-4]: the node says: no answer", "n2 error: it does not reach n[3-4]: the node says: no answer",
-			"n3 error: it does not reach n[1-2]: the node says: no answer", "n4 error: it does not reach n[1-2]: the node says: no answer",
+			"n1 error: it does not reach n[3-4]: node reported: no answer", "n2 error: it does not reach n[3-4]: node reported: no answer",
+			"n3 error: it does not reach n[1-2]: node reported: no answer", "n4 error: it does not reach n[1-2]: node reported: no answer",
 		}, "\n")},
-		{"a word about one node, again and again, and about none", map[int][]int{0: {3, 3, 3, 17, 0}}, "n1 error: it does not reach n4 at 10.0.0.4: the node says: no answer"},
-		{"the master's port alone", map[int][]int{2: {masterPort}}, "n3 error: it reaches the master n1, but not at its port 29500: the node says: no answer"},
+		{"a word about one node, again and again, and about none", map[int][]int{0: {3, 3, 3, 17, 0}}, "n1 error: it does not reach n4 at 10.0.0.4: node reported: no answer"},
+		{"the master's port alone", map[int][]int{2: {masterPort}}, "n3 error: it reaches the master n1, but not at its port 29500: node reported: no answer"},
 	} {
 		r := ready(4)
 		got := make([]dialled, 4)
@@ -341,7 +341,7 @@ func TestBlame(t *testing.T) {
 		w.handleEvent(event{from: w.team[2], Rank: 99, Stage: "failed"})
 		w.handleEvent(event{from: w.team[2], Rank: -1, Stage: "met"})
 		err := w.findCulprits(2, stage, 0)
-		if got := w.said(); got != "n2 error: it does not reach the master's port: the node says: no module" || err.Error() != "held up by n2" {
+		if got := w.said(); got != "n2 error: it does not reach the master's port: node reported: no module" || err.Error() != "held up by n2" {
 			t.Errorf("%v\n%s", err, got)
 		}
 	})

@@ -53,7 +53,7 @@ func (c Cause) String() string {
 		who = fmt.Sprintf("%s (%d nodes)", who, len(c.Nodes))
 	}
 	if !c.alike {
-		who += ", as on " + c.Node
+		who += ", e.g. " + c.Node
 	}
 	kind := string(c.Check)
 	if c.Level == Warning {

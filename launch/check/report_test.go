@@ -175,7 +175,7 @@ func TestShortTime(t *testing.T) {
 func TestSurveyAnswers(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"ok": {"name": "a", "addresses": []}}`: "",
-		`{"error": "no \u001b[1mname"}`:          "the node says: no name",
+		`{"error": "no \u001b[1mname"}`:          "node reported: no name",
 		`{"hung": true}`:                         "no answer within 20s",
 		`{}`:                                     "no answer",
 		`null`:                                   "no answer",

@@ -155,7 +155,7 @@ func TestRun(t *testing.T) {
 		if got := ofKind(n, Names, Error); len(got) > 0 { // literal loopback addresses: all nodes are this machine
 			t.Errorf("%s: names: %q, want none", n.Name, got)
 		}
-		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: the node says: No such file or directory" {
+		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: node reported: No such file or directory" {
 			t.Errorf("%s: paths: %q", n.Name, got)
 		}
 		for _, kind := range []Check{Versions, Variables, Port, Network} {
@@ -303,7 +303,7 @@ func TestSumWithoutJAX(t *testing.T) {
 	}
 	r := withPython(t, "python3", true)
 	r.checkCollectives(t.Context())
-	if got := r.said(); strings.Count(got, "it has not imported JAX: the node says: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
+	if got := r.said(); strings.Count(got, "it has not imported JAX: node reported: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
 		t.Errorf("%+v\n%s", r.sums, got)
 	}
 }

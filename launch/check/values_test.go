@@ -111,7 +111,7 @@ func TestFailureReasons(t *testing.T) {
 		{`{}`, "no answer"},
 		{`{"hung": true}`, "no answer within 20s"},
 		{`{"ok": 1, "hung": true}`, "no answer within 20s"},
-		{`{"error": "Permission denied"}`, "the node says: Permission denied"},
+		{`{"error": "Permission denied"}`, "node reported: Permission denied"},
 	} {
 		var p part[int]
 		if err := json.Unmarshal([]byte(c.sent), &p); err != nil {
@@ -242,7 +242,7 @@ func TestUnreadableVariables(t *testing.T) {
 	}
 	r.members[3].survey.Variables = part[map[string]string]{Error: "Input/output error"}
 	r.checkVariables(t.Context())
-	if got, want := r.said(), "n4 error: dsbuild could not read its variables: the node says: Input/output error"; got != want {
+	if got, want := r.said(), "n4 error: dsbuild could not read its variables: node reported: Input/output error"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

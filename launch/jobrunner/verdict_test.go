@@ -82,7 +82,7 @@ func TestOriginalFailureIsFirst(t *testing.T) {
 		"a node's reason": {func(c *jobRun) {
 			m := c.members[0]
 			m.state, m.end, m.at, m.ended = over, ending{Code: 1, Reason: "dsbuild is \x1b[31mgone"}, c.begin.Add(time.Second), true
-		}, "gpu1", "the node says: dsbuild is gone", 1, "", 0},
+		}, "gpu1", "node reported: dsbuild is gone", 1, "", 0},
 		"an unknown signal": {func(c *jobRun) { c.fail(1, time.Second, 0, 64) }, "gpu2", "killed by signal 64 (?)", 192, "", 0},
 		"an absurd signal":  {func(c *jobRun) { c.fail(1, time.Second, 0, -128) }, "gpu2", "killed by signal -128 (?)", 1, "", 0},
 	} {

@@ -164,7 +164,7 @@ func TestAsk(t *testing.T) {
 	all.Wait()
 	var failure *agent.Failure
 	err := s.Ask(t.Context(), agent.Order{"do": "fail", "why": "no\nroom"}, nil)
-	if !errors.As(err, &failure) || !failure.Busy || failure.Advice != "a-code" || err.Error() != "the node says: no room (port 7)" {
+	if !errors.As(err, &failure) || !failure.Busy || failure.Advice != "a-code" || err.Error() != "node reported: no room (port 7)" {
 		t.Errorf("%#v", err)
 	}
 	s.End()
@@ -190,7 +190,7 @@ func TestSilenceEndsTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(m.stall)
-	if why := ended(t, s); why != "the program on the node ended: the node says: Gone (exit status 1)" {
+	if why := ended(t, s); why != "the program on the node ended: node reported: Gone (exit status 1)" {
 		t.Error(why)
 	}
 }
@@ -249,7 +249,7 @@ func TestEndedProgram(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
 		0: "the program on the node ended unexpectedly",
-		3: "the program on the node ended: the node says: it has had enough (exit status 3)",
+		3: "the program on the node ended: node reported: it has had enough (exit status 3)",
 	} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
@@ -261,7 +261,7 @@ func TestEndedProgram(t *testing.T) {
 		})
 	}
 	_, err := agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: node.NewProgramOf("def main():\n    raise SystemExit('not here')\n")}}, nil)
-	if err == nil || err.Error() != "the program on the node ended: the node says: not here (exit status 1)" {
+	if err == nil || err.Error() != "the program on the node ended: node reported: not here (exit status 1)" {
 		t.Error(err)
 	}
 	_, err = agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "/no/such/python", Program: node.NewProgramOf(verbs)}}, nil)
