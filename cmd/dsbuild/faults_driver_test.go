@@ -145,7 +145,7 @@ func (f *faultFleet) noNameServer(t *testing.T) {
 		if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || code != exitNodes || len(r.Nodes) != 2 {
 			t.Fatalf("exit %d, %v\n%s\n%s", code, err, stdout, stderr)
 		}
-		if n := r.Nodes[1]; r.Nodes[0].Status != report.OK || n.Status != report.Unreachable || !strings.Contains(n.Error, "the name lookup failed") {
+		if n := r.Nodes[1]; r.Nodes[0].Status != report.OK || n.Status != report.Unreachable || !strings.Contains(n.Error, "name lookup failed") {
 			t.Errorf("a name server that %s: %+v and %+v", name, n, r.Nodes[0])
 		}
 	}

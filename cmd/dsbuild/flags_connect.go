@@ -67,7 +67,7 @@ func (f connectFlags) check() error {
 	switch f.via {
 	case viaSlurm:
 		if f.ssh != sshAuto {
-			return usagef("--ssh does not work with --via slurm: dsbuild then uses no SSH")
+			return usagef("--ssh has no effect with --via slurm")
 		}
 		if f.wait < time.Second {
 			return usagef("--slurm-wait %s: must be 1s or more", f.wait)
@@ -146,8 +146,7 @@ func (f connectFlags) addDialer(ctx context.Context, a *app, inv *inventory.Inve
 	if slices.ContainsFunc(inv.Hosts, func(h inventory.Host) bool {
 		return h.User != "" || h.Sudo != "" || h.Port != 0 || h.IdentityFile != "" || h.ProxyJump != ""
 	}) {
-		a.reporter.Warn("--via slurm runs everything as your user, in a job: " +
-			"users, sudo, ports, keys and proxies of the inventory do not count")
+		a.reporter.Warn("--via slurm ignores user, sudo, port, key and proxy settings")
 	}
 	d, err := slurm.New(ctx, slurm.Options{
 		Nodes: nodes, Partition: f.partition, Account: f.account, QOS: f.qos, Time: f.time,

@@ -160,7 +160,7 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 		t.Errorf("%d lines", lines)
 	}
 	for _, want := range []string{
-		"gpu[051-100] (50 nodes): fit: its environment has no torch", "gpu[101-150] (50 nodes): connect: no connection",
+		"gpu[051-100] (50 nodes): fit: its environment has no torch", "gpu[101-150] (50 nodes): connect: cannot connect",
 		"gpu[152-200] (49 nodes): install: shares its environment with gpu151, where the change did not succeed", "gpu151: install: node reported: pip ended with status 1: ERROR: this pip does not work",
 		"50 of 200 nodes ok, 50 failed, 50 unreachable, 50 refused",
 	} {

@@ -61,8 +61,8 @@ func TestSetupFails(t *testing.T) {
 	e := newEnvironment(t, "2.15.0")
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	for setup, want := range map[string]string{
-		"echo 'Lmod: no module \x1b[31mgcc/12' >&2; (exit 3)": `the setup line "echo 'Lmod: no module \x1b[31mgcc/12' >&2; (exit 3)" ended with status 3: Lmod: no module gcc/12`,
-		"false": `the setup line "false" ended with status 1`,
+		"echo 'Lmod: no module \x1b[31mgcc/12' >&2; (exit 3)": `setup line "echo 'Lmod: no module \x1b[31mgcc/12' >&2; (exit 3)" exited with status 3: Lmod: no module gcc/12`,
+		"false": `setup line "false" exited with status 1`,
 	} {
 		h, s := host(t, "gpu1", e, sshtest.Options{})
 		h.Setup, h.Position = setup, "inventory.yaml:3:5"
@@ -73,7 +73,7 @@ func TestSetupFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := d.Report().Nodes[0]
-		if n.Status != report.Failed || n.Step != "probe" || n.Error != want || !strings.HasPrefix(n.Hint, "the line is at inventory.yaml:3:5; try it on gpu1") {
+		if n.Status != report.Failed || n.Step != "probe" || n.Error != want || !strings.HasPrefix(n.Hint, "run the setup line (inventory.yaml:3:5) on gpu1") {
 			t.Errorf("%+v\nplan %+v", n, plan)
 		}
 	}

@@ -169,7 +169,7 @@ func TestSilenceInTheMiddle(t *testing.T) {
 				}()
 			}
 			n := run(t, context.Background(), opt).Nodes[0]
-			if n.Status != report.Failed && n.Status != report.Unreachable || n.Step != step || n.Unseen != (step != "put") || !strings.Contains(n.Error, "no answer for") && !strings.Contains(n.Error, "did not finish the SSH handshake") {
+			if n.Status != report.Failed && n.Status != report.Unreachable || n.Step != step || n.Unseen != (step != "put") || !strings.Contains(n.Error, "no response for") && !strings.Contains(n.Error, "SSH handshake with ") {
 				t.Errorf("%+v", n)
 			}
 			// The server ends its programs when the client has given up.
@@ -308,11 +308,11 @@ type kind struct {
 func unreachable() []kind {
 	return []kind{
 		{},
-		{want: "nothing listens there", change: func(_ *inventory.Host, s *sshtest.Server) { s.Stop() }},
-		{want: "did not finish the SSH handshake within", opt: sshtest.Options{StallOnAccept: true}},
+		{want: "connection refused", change: func(_ *inventory.Host, s *sshtest.Server) { s.Stop() }},
+		{want: "SSH handshake with ", opt: sshtest.Options{StallOnAccept: true}},
 		{want: "has changed", opt: sshtest.Options{WrongKey: true}},
-		{want: "the node ended the handshake", opt: sshtest.Options{Reset: true}},
-		{want: "authentication refused", opt: sshtest.Options{RefuseAuth: true}},
-		{want: "its name is unknown", change: func(h *inventory.Host, _ *sshtest.Server) { h.Address = "no-such-node.invalid" }},
+		{want: "closed during SSH handshake", opt: sshtest.Options{Reset: true}},
+		{want: "authentication failed", opt: sshtest.Options{RefuseAuth: true}},
+		{want: "cannot resolve host", change: func(h *inventory.Host, _ *sshtest.Server) { h.Address = "no-such-node.invalid" }},
 	}
 }

@@ -158,7 +158,7 @@ func TestVerifyOf800Nodes(t *testing.T) {
 		"\ngpu[007-008]   ", "\ntorch: 2.15.0 on gpu[001-006,009-799]; 2.14.0 on gpu[007-008]\n", "\nglibc (may differ): 2.36 on 739 nodes; 2.31 on gpu[100,102,104,", ",…] (60 nodes)\n",
 		"gpu[007-008] (2 nodes): torch 2.14.0, where 797 of 799 nodes have 2.15.0\n",
 		"\ngpu666: deepspeed/some/folder/with/a/module_013.py differs from 798 of 799 nodes with this version, whatever RECORD says\n",
-		"\ngpu800: connect: no connection\n", "\n796 of 800 nodes ok, 1 unreachable, 3 differ\n",
+		"\ngpu800: connect: cannot connect\n", "\n796 of 800 nodes ok, 1 unreachable, 3 differ\n",
 		"gpu[001-799] (remark): deepspeed/ops/notes.txt is in its folder",
 	} {
 		if !strings.Contains(out, want) {

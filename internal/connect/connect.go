@@ -59,7 +59,7 @@ while IFS= read -r line && [ "$line" != "$1" ]; do
 "
 done
 if [ "$line" != "$1" ]; then
-	echo "the variables of the inventory did not arrive: does exec_prefix, or the setup line, read standard input?" >&2
+	echo "variables of the inventory not received: check whether exec_prefix or the setup line reads standard input" >&2
 	exit 125
 fi
 eval "$all"
@@ -137,10 +137,10 @@ func (w *setupWatch) failure(h inventory.Host) error {
 	if why != "" {
 		why = ": " + ui.Shorten(why, maxSaid)
 	}
-	err := fmt.Errorf("the setup line %q ended with status %s%s",
+	err := fmt.Errorf("setup line %q exited with status %s%s",
 		ui.Shorten(HideValues(h.Setup), maxSaid), ui.Shorten(strings.TrimSpace(status), 10), why)
 	return fault.WithHint(err,
-		"the line is at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
+		"run the setup line (%s) on %s in a non-interactive shell: sh -c 'LINE'", h.Position, h.Node)
 }
 
 // maxSaid limits the bytes of a node's text that an error message quotes.

@@ -58,7 +58,7 @@ func TestVariablesThatDoNotArrive(t *testing.T) {
 	r := connect.Runner(&here{}, inventory.Host{Name: "gpu1", Env: map[string]string{"TOKEN": "x"}, ExecPrefix: []string{"sh", "-c", `exec "$@" </dev/null`, "sh"}})
 	var out, errs bytes.Buffer
 	err := r.Run(t.Context(), remote.Command{Argv: []string{"echo", "it runs"}, Stdout: &out, Stderr: &errs})
-	if err == nil || out.Len() > 0 || !strings.Contains(errs.String(), "did not arrive") {
+	if err == nil || out.Len() > 0 || !strings.Contains(errs.String(), "not received") {
 		t.Errorf("%v, %q, %q", err, out.String(), errs.String())
 	}
 }

@@ -33,10 +33,10 @@ func TestSetupLineThatFails(t *testing.T) {
 	t.Parallel()
 	host := inventory.Host{Name: "gpu1/train", Node: "gpu1", Position: "nodes.yaml:3:5"}
 	for line, want := range map[string]string{
-		"export TOKEN=s3cret-word; false":                `the setup line "export TOKEN=[…]; false" ended with status 1`,
-		"echo some; echo 'no module\x1b[31m' >&2; false": `ended with status 1: no module`,
-		"API_KEY='two s3cret words' ; (exit 7)":          `the setup line "API_KEY=[…] ; (exit 7)" ended with status 7`,
-		"no-such-command-here --a=b":                     `ended with status 127: `,
+		"export TOKEN=s3cret-word; false":                `setup line "export TOKEN=[…]; false" exited with status 1`,
+		"echo some; echo 'no module\x1b[31m' >&2; false": `exited with status 1: no module`,
+		"API_KEY='two s3cret words' ; (exit 7)":          `setup line "API_KEY=[…] ; (exit 7)" exited with status 7`,
+		"no-such-command-here --a=b":                     `exited with status 127: `,
 	} {
 		host.Setup = line
 		var out, errs bytes.Buffer
@@ -44,7 +44,7 @@ func TestSetupLineThatFails(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "\x1b") || strings.Contains(out.String(), "it runs") {
 			t.Errorf("%s: %v\nwant %s; output %q", line, err, want, out.String())
 		}
-		if try := fault.Hint(err); !strings.Contains(try, "the line is at nodes.yaml:3:5; try it on gpu1 in a shell") {
+		if try := fault.Hint(err); !strings.Contains(try, "run the setup line (nodes.yaml:3:5) on gpu1 in a non-interactive shell") {
 			t.Errorf("%s: hint %q", line, try)
 		}
 	}

@@ -92,7 +92,7 @@ func (c *sshConn) keepAlive(every time.Duration, limit int) {
 		}
 		silent := time.Since(time.Unix(0, c.socket.heard.Load()))
 		if silent >= time.Duration(limit)*every {
-			c.giveUp(fmt.Sprintf("no answer for %s", silent.Round(every)))
+			c.abort(fmt.Sprintf("no response for %s", silent.Round(every)))
 			return
 		}
 		if silent < every {

@@ -59,8 +59,8 @@ func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, 
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
 	case err != nil && limited.Err() != nil:
-		return "", a.away(fault.WithHint(fmt.Errorf("nobody answered within %s", patience),
-			"stay at the terminal, or put BatchMode yes into ~/.ssh/config to turn off questions"))
+		return "", a.away(fault.WithHint(fmt.Errorf("no answer to the prompt within %s", patience),
+			"answer at the terminal, or disable prompts with BatchMode yes in ~/.ssh/config"))
 	case err != nil:
 		return "", a.away(err)
 	}
@@ -200,8 +200,8 @@ func (l *secretTrial) settle(state trial, wrong error) {
 	close(l.secret.settled)
 }
 
-// errNoAnswer means that the person typed an empty line for a secret, and so gave up.
-var errNoAnswer = errors.New("nothing was typed")
+// errNoAnswer means that the user entered an empty line for a secret, and so gave up.
+var errNoAnswer = errors.New("no answer entered")
 
 // Limits on a node's text in a question, in bytes.
 const (
@@ -214,7 +214,7 @@ const (
 func question(from, said, prompt string) string {
 	var b strings.Builder
 	if said = clip(strings.TrimSpace(said), maxSaid); said != "" {
-		b.WriteString(from + " says:\n")
+		b.WriteString("message from " + from + ":\n")
 		for _, line := range strings.FieldsFunc(said, func(r rune) bool { return r == '\n' || r == '\r' }) {
 			b.WriteString("  | " + line + "\n")
 		}

@@ -113,7 +113,7 @@ func testPassphraseIsAskedOnce(t *testing.T, by way) {
 
 	p = says("a slip")
 	for _, err := range all(t, by.attended(p), targets) {
-		wantError(t, err, remote.ErrAuth, "locked is encrypted, and nobody typed its passphrase", "ssh-add")
+		wantError(t, err, remote.ErrAuth, "no passphrase entered for .*locked", "ssh-add")
 	}
 	if p.count() != 3 {
 		t.Errorf("asked %d times", p.count())
@@ -188,7 +188,7 @@ func testCodeOfAJumpHost(t *testing.T, by way) {
 		from := fmt.Sprintf("jump host train@127.0.0.1:%d", bastion.Port)
 		want := []string{
 			from + ": Password: ",
-			from + " says:\n  | Second factor\n  | Look at\n  | token 7\n" + from + ": Code for train: ",
+			"message from " + from + ":\n  | Second factor\n  | Look at\n  | token 7\n" + from + ": Code for train: ",
 			from + ": PIN: ",
 		}
 		if strings.Join(p.asked, "\x00") != strings.Join(want, "\x00") {
@@ -263,7 +263,7 @@ func testWrongPasswordStaysWithOneNode(t *testing.T, by way) {
 	p := says("a slip")
 	d := by.attended(p)
 	for _, err := range all(t, d, targets) {
-		wantError(t, err, remote.ErrAuth, "tried the typed answer; the node accepts password|.* refused the password; dsbuild tries it nowhere else", "")
+		wantError(t, err, remote.ErrAuth, "tried an answer to its prompt; the node accepts password|password rejected by .*; not tried on other nodes", "")
 	}
 	denied, tried := 0, 0
 	for _, s := range servers {
@@ -299,7 +299,7 @@ func testThinkingTakesNoTime(t *testing.T, by way) {
 	}
 	stalled := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
 	_, err := d.Dial(t.Context(), keyless(stalled))
-	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within "+opt.Timeout.String(), "")
+	wantError(t, err, remote.ErrDial, "SSH handshake with .* timed out after "+opt.Timeout.String(), "")
 }
 
 // A question ends when the run or the node no longer needs the answer.
@@ -343,7 +343,7 @@ func TestQuestionEnds(t *testing.T) {
 		bastion.Cut()
 		select {
 		case err := <-done:
-			wantError(t, err, remote.ErrDial, "closed the connection before there was an answer", "LoginGraceTime")
+			wantError(t, err, remote.ErrDial, "connection closed before the prompt was answered", "LoginGraceTime")
 		case <-time.After(time.Minute):
 			t.Fatalf("%s: still waiting", name)
 		}
@@ -355,12 +355,12 @@ func TestQuestionEnds(t *testing.T) {
 func TestNobodyToAsk(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "secret"})
 	_, err := native.quick().Dial(t.Context(), keyless(s))
-	wantError(t, err, remote.ErrAuth, "no SSH key to log in to", "")
+	wantError(t, err, remote.ErrAuth, "no usable SSH key for", "")
 	target := s.Target()
 	other := sshtest.Start(t, sshtest.Options{})
 	target.IdentityFiles = []string{other.IdentityFile}
 	_, err = native.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "the node accepts publickey, password|the node accepts password, publickey", "from a terminal, dsbuild asks")
+	wantError(t, err, remote.ErrAuth, "the node accepts publickey, password|the node accepts password, publickey", "from a terminal to answer")
 
 	for _, config := range []string{"BatchMode yes", "PasswordAuthentication no\nKbdInteractiveAuthentication no"} {
 		p := says("secret")
@@ -422,20 +422,20 @@ func testBannedAndTurnedAway(t *testing.T, by way) {
 	behind.Jump = []remote.Target{banned.Target()}
 	d := by.trying(3)
 	_, err := d.Dial(t.Context(), banned.Target())
-	wantError(t, err, remote.ErrBanned, `says "Not allowed at this time"`, "PerSourcePenalties")
+	wantError(t, err, remote.ErrBanned, `: "Not allowed at this time"`, "PerSourcePenaltyExemptList")
 	if banned.Connections() != 1 {
 		t.Errorf("%d connections to one who has banned us", banned.Connections())
 	}
 	for range 3 {
 		_, err = d.Dial(t.Context(), behind)
-		wantError(t, err, remote.ErrBanned, "through jump host", "")
+		wantError(t, err, remote.ErrBanned, "^jump host", "")
 	}
 	if banned.Connections() != 2 {
 		t.Errorf("%d connections to a jump host that has banned us", banned.Connections()-1)
 	}
 	crowded := sshtest.Start(t, sshtest.Options{Refuse: "Exceeded MaxStartups"})
 	_, err = d.Dial(t.Context(), crowded.Target())
-	wantError(t, err, remote.ErrDial, "turned away: .*: Exceeded MaxStartups", "MaxStartups")
+	wantError(t, err, remote.ErrDial, "closed during SSH handshake: Exceeded MaxStartups", "MaxStartups")
 	if errors.Is(err, remote.ErrBanned) || crowded.Connections() != 5 {
 		t.Errorf("%v after %d connections", err, crowded.Connections())
 	}

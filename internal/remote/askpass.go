@@ -61,7 +61,7 @@ func Askpass(args []string, out io.Writer) (code int, asked bool) {
 func serveAskpass(socket string, answer func(prompt string, tell bool) (string, bool)) (end func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("listening for ssh's questions: %w", err)
+		return nil, fmt.Errorf("listening for OpenSSH's prompts: %w", err)
 	}
 	ended := make(chan struct{})
 	go func() {

@@ -95,17 +95,17 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 		return k, nil
 	}
 	defer k.close()
-	err := nodeerr.Errorf("%w %s%s", noKeyError{}, nodeerr.Own(loginName(t)), k.because())
+	err := nodeerr.Errorf("%w for %s%s", noKeyError{}, nodeerr.Own(loginName(t)), k.details())
 	if k.missing && len(k.locked) == 0 && named {
 		return nil, fault.WithHint(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
 	}
-	return nil, fault.WithHint(err, "%s", k.advice())
+	return nil, fault.WithHint(err, "%s", k.hint())
 }
 
 // noKeyError is a login that dsbuild did not try. It is an ErrAuth.
 type noKeyError struct{}
 
-func (noKeyError) Error() string        { return "no SSH key to log in to" }
+func (noKeyError) Error() string        { return "no usable SSH key" }
 func (noKeyError) Is(target error) bool { return target == ErrAuth } //nolint:errorlint // Is itself
 
 func loginName(t Target) string { return t.User + "@" + hostPort(t) }
@@ -132,13 +132,13 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 	}
 	if err != nil {
 		k.notice(err)
-		k.notes = append(k.notes, fmt.Sprintf("no SSH agent answers at %s", socket))
+		k.notes = append(k.notes, fmt.Sprintf("cannot reach the SSH agent at %s", socket))
 		return nil
 	}
 	k.agent = c
 	signers, err := agent.NewClient(c).Signers()
 	if err != nil {
-		k.notes = append(k.notes, fmt.Sprintf("the SSH agent did not list its keys: %v", err))
+		k.notes = append(k.notes, fmt.Sprintf("cannot list the SSH agent's keys: %v", err))
 	}
 	return signers
 }
@@ -160,8 +160,9 @@ func tooManyFiles(err error) bool {
 // filesError is the error of a connection for which this machine had no file descriptor left. Other
 // connections end and free theirs, so the caller may retry.
 func filesError(t Target, err error) error {
-	err = nodeerr.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, nodeerr.Own(loginName(t)), err)
-	return fault.WithHint(err, "use fewer nodes at once (--forks), or raise the limit here: ulimit -n")
+	err = nodeerr.Errorf("%w to %s: file limit of the control node reached: %w",
+		ErrDial, nodeerr.Own(loginName(t)), err)
+	return fault.WithHint(err, "lower --forks, or raise the limit: ulimit -n")
 }
 
 func (k *keySet) close() {
@@ -187,7 +188,7 @@ func (k *keySet) loadCerts(files []string) {
 func (k *keySet) add(s ssh.Signer, label string) {
 	for _, cert := range k.certs {
 		if c, err := ssh.NewCertSigner(cert, s); err == nil {
-			k.addOne(c, label+" with its certificate "+cert.KeyId)
+			k.addOne(c, label+" with certificate "+cert.KeyId)
 		}
 	}
 	k.addOne(s, label)
@@ -205,7 +206,7 @@ func (k *keySet) addOne(s ssh.Signer, label string) {
 
 func (k *keySet) addAgent(held []ssh.Signer) {
 	for _, s := range held {
-		k.add(s, fmt.Sprintf("the agent's %s %s", s.PublicKey().Type(), ssh.FingerprintSHA256(s.PublicKey())))
+		k.add(s, fmt.Sprintf("agent key %s %s", s.PublicKey().Type(), ssh.FingerprintSHA256(s.PublicKey())))
 	}
 }
 
@@ -252,7 +253,7 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 func (k *keySet) addLocked(file string, text []byte, pub ssh.PublicKey) {
 	if k.unlock == nil {
 		k.locked = append(k.locked, file)
-		k.notes = append(k.notes, file+" is encrypted, no agent has it, and there is no terminal to ask for its passphrase")
+		k.notes = append(k.notes, file+" is encrypted and not in the SSH agent, and no terminal can prompt for its passphrase")
 		return
 	}
 	open := func() (ssh.Signer, error) { return k.unlock(file, text) }
@@ -275,7 +276,7 @@ func (k *keySet) addLocked(file string, text []byte, pub ssh.PublicKey) {
 func (k *keySet) byAgent(file string, pub ssh.PublicKey, held []ssh.Signer) bool {
 	for _, a := range held {
 		if pub != nil && samePublic(a.PublicKey(), pub) {
-			k.add(a, file+" (by the agent)")
+			k.add(a, file+" (SSH agent)")
 			return true
 		}
 	}
@@ -325,30 +326,30 @@ func readCert(file string) (*ssh.Certificate, error) {
 	}
 	cert, ok := pub.(*ssh.Certificate)
 	if !ok {
-		return nil, errors.New("is not a certificate")
+		return nil, errors.New("not a certificate")
 	}
 	return cert, nil
 }
 
 func samePublic(a, b ssh.PublicKey) bool { return bytes.Equal(a.Marshal(), b.Marshal()) }
 
-func (k *keySet) because() string {
+// details returns the notes in parentheses.
+func (k *keySet) details() string {
 	if len(k.notes) == 0 {
 		return ""
 	}
 	return " (" + strings.Join(k.notes, "; ") + ")"
 }
 
-func (k *keySet) advice() string {
-	if len(k.locked) > 0 {
-		return fmt.Sprintf("unlock the key with the agent first: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
+// hint returns what to do about a login without an accepted key.
+func (k *keySet) hint() string {
+	switch {
+	case len(k.locked) > 0:
+		return fmt.Sprintf("add the key to an SSH agent: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
+	case len(k.labels) == 0:
+		return "create a key (ssh-keygen) and add it to the user's authorized_keys on the node (ssh-copy-id), " +
+			"or set identity_file: in the inventory"
 	}
-	if len(k.labels) == 0 {
-		return "create an SSH key (ssh-keygen) " +
-			"and add its public key to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), " +
-			"or name a key: identity_file: in the inventory"
-	}
-	return "add the public key of one of these keys " +
-		"to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), " +
-		"or name another key: identity_file: in the inventory"
+	return "add one of these keys to the user's authorized_keys on the node (ssh-copy-id), " +
+		"or set another identity_file: in the inventory"
 }

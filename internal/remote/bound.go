@@ -8,7 +8,7 @@ import (
 )
 
 // ErrFlood means that a node sends more than any honest answer holds.
-var ErrFlood = errors.New("the node sends too much output")
+var ErrFlood = errors.New("too much output from the node")
 
 // Bound counts bytes. When the count exceeds Most, it calls Over, perhaps several times. Over ends
 // the sender.

@@ -42,7 +42,7 @@ func newClientConfig(file string, note func(string)) *clientConfig {
 	c.ssh = sync.OnceValue(func() string {
 		program, err := exec.LookPath("ssh")
 		if ignored := c.own(); err != nil && ignored != "" {
-			note(ignored + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory")
+			note("ignoring " + ignored + ": ssh not found on PATH")
 		}
 		return program
 	})
@@ -140,7 +140,7 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 	}
 	if c.ssh() == "" {
 		if len(t.SSHArgs) > 0 {
-			err := fmt.Errorf("%s has arguments of ssh (%s), and there is no ssh on PATH to evaluate them",
+			err := fmt.Errorf("cannot evaluate the ssh arguments of %s (%s): ssh not found on PATH",
 				alias, strings.Join(t.SSHArgs, " "))
 			return nil, fault.WithHint(err, "install the OpenSSH client")
 		}
@@ -203,8 +203,8 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 	case ctx.Err() != nil:
 		return nil, false, ctx.Err()
 	case limited.Err() != nil:
-		return nil, false, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit),
-			"a Match exec in ~/.ssh/config may hang")
+		return nil, false, fault.WithHint(fmt.Errorf("ssh -G %s timed out after %s", Quote(alias), askLimit),
+			"check for a hanging Match exec in ~/.ssh/config")
 	case err != nil:
 		return nil, false, localConfigError(cmp.Or(mistakeIn(stderr.String()), lastLine(stderr.String()), err.Error()), alias)
 	}
@@ -271,10 +271,10 @@ func forEveryHost(debug string) bool {
 	return len(files) > 0
 }
 
-// localConfigError returns the error of an ssh that cannot read the configuration of this machine.
+// localConfigError returns the error of an ssh that cannot read the client configuration.
 func localConfigError(why, alias string) error {
-	return fault.WithHint(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", why),
-		"correct it, and try: ssh -G %s", Quote(alias))
+	return fault.WithHint(fmt.Errorf("invalid ssh client configuration: %s", why),
+		"correct it, then check it: ssh -G %s", Quote(alias))
 }
 
 // fewestDefaults is the least number of IdentityFile values that ssh prints if the configuration
@@ -302,12 +302,12 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 		return t, nil
 	}
 	if depth > 8 {
-		return t, fmt.Errorf("jump hosts of %s form a circle", t.Address)
+		return t, fmt.Errorf("jump hosts of %s form a loop", t.Address)
 	}
 	alias := cmp.Or(t.Address, t.Name)
 	t.alias = alias
 	if alias == "" || strings.HasPrefix(alias, "-") {
-		return t, fmt.Errorf("%q cannot be a node's address", alias)
+		return t, fmt.Errorf("invalid node address %q", alias)
 	}
 	set, err := d.config.lookup(ctx, alias, t)
 	if err != nil {
@@ -355,13 +355,13 @@ func fillLogin(t *Target, alias string, set settings) error {
 	if p := set.first("port"); t.Port == 0 && p != "" {
 		n, err := strconv.Atoi(p)
 		if err != nil {
-			return fmt.Errorf("port %q of %s is not a number", p, alias)
+			return fmt.Errorf("invalid port %q for %s", p, alias)
 		}
 		t.Port = n
 	}
 	t.Port = cmp.Or(t.Port, 22)
 	if t.Port < 0 || t.Port > 65535 {
-		return fmt.Errorf("port %d of %s is out of range", t.Port, alias)
+		return fmt.Errorf("port %d for %s is out of range", t.Port, alias)
 	}
 	t.User = cmp.Or(t.User, set.first("user"), localUser())
 	t.HostKeyAlias = cmp.Or(t.HostKeyAlias, strings.ToLower(set.first("hostkeyalias"))) // as ssh does
@@ -469,12 +469,12 @@ func splitPort(s string) (host string, port int, err error) {
 	if i >= 0 && (strings.HasPrefix(s, "[") || strings.Count(s, ":") == 1) && !strings.HasSuffix(s, "]") {
 		host = s[:i]
 		if port, err = strconv.Atoi(s[i+1:]); err != nil || port < 1 || port > 65535 {
-			return "", 0, fmt.Errorf("%q is not a port", s[i+1:])
+			return "", 0, fmt.Errorf("invalid port %q", s[i+1:])
 		}
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if host == "" || strings.HasPrefix(host, "-") {
-		return "", 0, fmt.Errorf("%q has no host name", s)
+		return "", 0, fmt.Errorf("missing host name in %q", s)
 	}
 	return host, port, nil
 }

@@ -185,7 +185,7 @@ func TestBrokenConfiguration(t *testing.T) {
 			configured(t, "")
 			d := remote.NewSSH(remote.Options{Config: write(t, "config", text), AgentSocket: "none", Client: way})
 			_, err := d.Dial(t.Context(), s.Target())
-			if err == nil || errors.Is(err, remote.ErrDial) || !regexp.MustCompile(`^on this machine, ssh cannot read its configuration: .*`+want).MatchString(err.Error()) {
+			if err == nil || errors.Is(err, remote.ErrDial) || !regexp.MustCompile(`^invalid ssh client configuration: .*`+want).MatchString(err.Error()) {
 				t.Errorf("%q: got %v, want the line", text, err)
 			}
 			if !strings.Contains(fault.Hint(err), "ssh -G '"+s.Address+"'") {
@@ -221,7 +221,7 @@ func TestSSHArguments(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	target.SSHArgs = args
-	if _, err := configured(t, "").Resolve(t.Context(), target); err == nil || !strings.Contains(err.Error(), "no ssh on PATH") || fault.Hint(err) == "" {
+	if _, err := configured(t, "").Resolve(t.Context(), target); err == nil || !strings.Contains(err.Error(), "ssh not found on PATH") || fault.Hint(err) == "" {
 		t.Errorf("without ssh: got %v", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestResolveWithoutSSH(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	}
-	if want := file + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory"; strings.Join(said, "|") != want {
+	if want := "ignoring " + file + ": ssh not found on PATH"; strings.Join(said, "|") != want {
 		t.Errorf("said %q", said)
 	}
 }
@@ -411,7 +411,7 @@ Host gpu* jump direct
 	refused := func(t *testing.T, d *remote.SSH, target remote.Target) {
 		t.Helper()
 		_, err := d.Resolve(t.Context(), target)
-		if err == nil || !strings.Contains(err.Error(), "which only OpenSSH can run") || !strings.Contains(fault.Hint(err), "--ssh openssh") {
+		if err == nil || !strings.Contains(err.Error(), "requires OpenSSH: ") || !strings.Contains(fault.Hint(err), "--ssh openssh") {
 			t.Errorf("%s: %v, hint %q", target.Address, err, fault.Hint(err))
 		}
 	}
@@ -450,12 +450,12 @@ func TestNeedsNewerSSH(t *testing.T) {
 		"PKCS11Provider /usr/lib/p11": "PKCS11Provider",
 		"KnownHostsCommand /bin/true": "KnownHostsCommand",
 		"HostbasedAuthentication yes": "HostbasedAuthentication",
-		"IdentityFile " + touch:       "a security key",
-		"GSSAPIAuthentication yes":    "GSSAPIAuthentication, and Kerberos has a ticket",
+		"IdentityFile " + touch:       "security key",
+		"GSSAPIAuthentication yes":    "GSSAPIAuthentication with a Kerberos ticket",
 	} {
 		d := configured(t, "Host gpu1\n "+line+"\nHost *\n User train\n")
 		_, err = d.Dial(t.Context(), remote.Target{Address: "gpu1"})
-		wantError(t, err, remote.ErrOpenSSH, `gpu1 needs OpenSSH \(`+why+`\): .*is OpenSSH_7.4p1, but dsbuild needs OpenSSH 8.4 or newer`, "newer ssh")
+		wantError(t, err, remote.ErrOpenSSH, `gpu1 requires OpenSSH \(`+why+`\): .*is OpenSSH_7.4p1, but 8.4 or newer is required`, "newer ssh")
 		if got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu2"}); err != nil || got.User != "train" {
 			t.Errorf("%s: got %+v, %v", line, got, err)
 		}
@@ -500,7 +500,7 @@ func TestIdentitiesOnly(t *testing.T) {
 	target := s.Target()
 	target.IdentityFiles = nil
 	_, err := d.Dial(t.Context(), target) // this dialer has no agent at all
-	wantError(t, err, remote.ErrAuth, "no SSH key to log in to", "")
+	wantError(t, err, remote.ErrAuth, "no usable SSH key for", "")
 
 	config := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(config, []byte("Host *\n  IdentitiesOnly yes\n  IdentityAgent "+socket+"\n"), 0o600); err != nil {
@@ -509,7 +509,7 @@ func TestIdentitiesOnly(t *testing.T) {
 	t.Setenv("SSH_AUTH_SOCK", "/no/such/agent")
 	d = remote.NewSSH(remote.Options{Config: config})
 	_, err = d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "no SSH key to log in to", "")
+	wantError(t, err, remote.ErrAuth, "no usable SSH key for", "")
 
 	// Only the public half of the named key is here.
 	signer, err := ssh.NewSignerFromKey(right)
@@ -640,11 +640,11 @@ func TestAgent(t *testing.T) {
 
 	target.IdentityFiles = nil
 	_, err := d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "too many keys|tried the agent's", "identity_file")
+	wantError(t, err, remote.ErrAuth, "too many keys|tried agent key ", "identity_file")
 
 	d = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: filepath.Join(t.TempDir(), "gone")})
 	_, err = d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "no SSH agent answers", "")
+	wantError(t, err, remote.ErrAuth, "cannot reach the SSH agent", "")
 }
 
 func TestDefaultIdentity(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 )
 
 // Error implements error.
-func (e *endedError) Error() string { return "the connection ended while " + e.doing }
+func (e *endedError) Error() string { return "connection closed while " + e.doing }
 
 // sshConn is an open connection to a node: one of dsbuild's own SSH, or one through an OpenSSH master.
 type sshConn struct {
@@ -71,7 +71,7 @@ func (c *sshConn) end() { c.ended.Do(func() { close(c.dead) }) }
 // Close ends the connection. Commands that still run get ErrLost.
 func (c *sshConn) Close() error {
 	c.once.Do(func() {
-		why := "dsbuild closed it"
+		why := "closed by dsbuild"
 		c.verdict.CompareAndSwap(nil, &why)
 		c.end()
 		c.awaitOpening()
@@ -103,8 +103,8 @@ func cut(err error) bool {
 		errors.Is(err, errAborted)
 }
 
-// giveUp breaks the connection from this side and records the reason.
-func (c *sshConn) giveUp(why string) {
+// abort breaks the connection from this side and records the reason.
+func (c *sshConn) abort(why string) {
 	c.verdict.CompareAndSwap(nil, &why)
 	c.end()
 	c.master.kill()
@@ -118,16 +118,16 @@ func (c *sshConn) lost(doing string) error {
 	case <-c.dead:
 	case <-time.After(250 * time.Millisecond):
 	}
-	why := "the node closed it"
+	why := "closed by the node"
 	if v := c.verdict.Load(); v != nil {
 		why = *v
 	}
 	return fault.WithHint(nodeerr.Errorf("%w to %s while %s: %s", ErrLost, nodeerr.Own(hostPort(c.target)), doing, why),
-		"the node may have rebooted, or the network may be overloaded. It is safe to run the same command again")
+		"check for a reboot or an overloaded network, then rerun the command, which is safe")
 }
 
 // errNoSession means that the node refused a session. The command has not begun.
-var errNoSession = errors.New("the node allows no more sessions on this connection")
+var errNoSession = errors.New("too many sessions on this connection")
 
 // Run implements Runner.
 func (c *sshConn) Run(ctx context.Context, cmd Command) error {

@@ -123,7 +123,7 @@ func testControlMasterOfAJumpHost(t *testing.T, by way) {
 	down.Port = 1
 	for range 3 {
 		_, err = d.Dial(t.Context(), down)
-		wantError(t, err, remote.ErrDial, "the jump host cannot reach it", "try from the jump host")
+		wantError(t, err, remote.ErrDial, "from the jump host: ", "test from the jump host")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -166,7 +166,7 @@ func testControlMasterOfASilentNode(t *testing.T, by way) {
 		once.Do(func() { signal(syscall.SIGSTOP) })
 		return len(b), nil
 	})})
-	wantError(t, err, remote.ErrLost, "no answer", "")
+	wantError(t, err, remote.ErrLost, "no response", "")
 	// The next connection asks the node itself.
 	dial(t, d, fleetTarget(f, 0))
 	signal(syscall.SIGCONT)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -98,8 +99,8 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.dialAgain(ctx, d.opt.Tries, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
-		return !errors.Is(err, errTurnedAway) && !errors.As(err, new(silentError)) &&
+	c, err := d.dialRetry(ctx, d.opt.Tries, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
+		return !errors.As(err, new(throttledError)) && !errors.As(err, new(timeoutError)) &&
 			(errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
 	})
 	if err != nil {
@@ -108,14 +109,14 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	return c, nil
 }
 
-// dialAgain calls dial up to so many times, while its error is passing, with growing pauses.
-func (d *SSH) dialAgain(
-	ctx context.Context, tries int, dial func() (*sshConn, error), passing func(error) bool,
+// dialRetry calls dial up to tries times, backing off exponentially, while retryable(err).
+func (d *SSH) dialRetry(
+	ctx context.Context, tries int, dial func() (*sshConn, error), retryable func(error) bool,
 ) (*sshConn, error) {
 	next := 2 * d.opt.Pause // a second by default
 	for n := 1; ; n++ {
 		c, err := dial()
-		if err == nil || n >= tries || !passing(err) {
+		if err == nil || n >= tries || !retryable(err) {
 			return c, err
 		}
 		if err := pause(ctx, around(next)); err != nil {
@@ -125,11 +126,14 @@ func (d *SSH) dialAgain(
 	}
 }
 
-// silentError means that a node did not answer within its time limit.
-type silentError struct{ error }
+// timeoutError is an ErrDial: the node did not respond in time.
+type timeoutError struct{ error }
 
 // Unwrap returns the error without the mark.
-func (e silentError) Unwrap() error { return e.error }
+func (e timeoutError) Unwrap() error { return e.error }
+
+// Is makes errors.Is report ErrDial.
+func (timeoutError) Is(target error) bool { return target == ErrDial } //nolint:errorlint // Is itself
 
 // dial connects to a resolved target. It calls itself for jump hosts.
 func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
@@ -182,7 +186,7 @@ func (d *SSH) jumpTo(
 		return dial(ctx, last)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
+		return nil, nil, fmt.Errorf("jump host %s: %w", last.Address, err)
 	}
 	return jump, release, nil
 }
@@ -210,7 +214,7 @@ func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*s
 		}
 		return c, err
 	}
-	return d.dialAgain(ctx, dialAttempts, once, func(err error) bool { return errors.Is(err, errTurnedAway) })
+	return d.dialRetry(ctx, dialAttempts, once, func(err error) bool { return errors.As(err, new(throttledError)) })
 }
 
 // reach opens the TCP connection and runs the handshake.
@@ -236,10 +240,9 @@ func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*ss
 
 // unfinished returns the error of a handshake that took too long.
 func (d *SSH) unfinished(t Target) error {
-	err := nodeerr.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s",
-		ErrDial, nodeerr.Own(hostPort(t)), d.opt.Timeout)
-	return fault.WithHint(silentError{err},
-		"is sshd listening there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
+	err := nodeerr.Errorf("SSH handshake with %s timed out after %s", nodeerr.Own(hostPort(t)), d.opt.Timeout)
+	return fault.WithHint(timeoutError{err},
+		"check that sshd listens on port %d and the node is not overloaded: ssh -v -p %[1]d %s@%s", t.Port, t.User, t.Address)
 }
 
 // handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not limit it, so
@@ -255,7 +258,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 	// If the node hangs up, dsbuild ends its questions to the person.
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
-	alive.ended = func() { stop(errHungUp) }
+	alive.ended = func() { stop(errClosedByNode) }
 	login := &login{target: t, keys: keys, answers: d.answers, ctx: asking, clock: clock}
 	if keys.unlock != nil {
 		keys.unlock = login.unlock
@@ -324,6 +327,9 @@ func dialError(t Target, err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		why = op.Err
 	}
+	if call := (*os.SyscallError)(nil); errors.As(err, &call) {
+		why = call.Err
+	}
 	dns := (*net.DNSError)(nil)
 	refused := (*ssh.OpenChannelError)(nil)
 	switch {
@@ -338,7 +344,7 @@ func dialError(t Target, err error) error {
 	case errors.As(err, &refused):
 		return jumpError(t, refused.Message)
 	case errors.Is(err, errRefused):
-		return refusedError(t, why)
+		return refusedError(t)
 	case errors.Is(err, context.DeadlineExceeded):
 		return noAnswer(t)
 	}
@@ -348,45 +354,45 @@ func dialError(t Target, err error) error {
 // The errors on the way to a node read the same for dsbuild's own SSH and for OpenSSH.
 
 func lookupError(t Target, why error) error {
-	return fault.WithHint(nodeerr.Errorf("%w to %s: the name lookup failed: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
-		"does the name server answer? Try: getent hosts %s; or give an address: in the inventory", t.Address)
+	return fault.WithHint(nodeerr.Errorf("%w to %s: name lookup failed: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
+		"check the name server (getent hosts %s), or set address: in the inventory", t.Address)
 }
 
 func nameError(t Target, why error) error {
-	return fault.WithHint(nodeerr.Errorf("%w to %s: its name is unknown: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
-		"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
+	return fault.WithHint(nodeerr.Errorf("%w to %s: cannot resolve host: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
+		"set address: in the inventory, or HostName in ~/.ssh/config")
 }
 
 func prohibitedError(t Target, why string) error {
-	err := nodeerr.Errorf("%w to %s: the jump host refused to forward the connection: %s",
-		ErrDial, nodeerr.Own(hostPort(t)), why)
+	err := nodeerr.Errorf("%w to %s: forwarding denied by the jump host: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
 	return fault.WithHint(err, "check AllowTcpForwarding and PermitOpen in the jump host's sshd_config, "+
-		"and no-port-forwarding beside your key there")
+		"and no-port-forwarding in its authorized_keys")
 }
 
 func jumpError(t Target, why string) error {
-	err := nodeerr.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
-	return fault.WithHint(err,
-		"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
+	err := nodeerr.Errorf("%w to %s from the jump host: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
+	return fault.WithHint(err, "test from the jump host: ssh -p %d %s@%s; its sshd_config needs AllowTcpForwarding yes",
+		t.Port, t.User, t.Address)
 }
 
-func refusedError(t Target, why error) error {
-	return fault.WithHint(nodeerr.Errorf("%w to %s: nothing listens there (%w)", ErrDial, nodeerr.Own(hostPort(t)), why),
-		"is sshd running on the node, and on port %d? (set another one with port: in the inventory)", t.Port)
+func refusedError(t Target) error {
+	return fault.WithHint(nodeerr.Errorf("%w to %s: connection refused", ErrDial, nodeerr.Own(hostPort(t))),
+		"start sshd on port %d, or set port: in the inventory", t.Port)
 }
 
 func noAnswer(t Target) error {
-	return fault.WithHint(silentError{nodeerr.Errorf("%w to %s: no answer", ErrDial, nodeerr.Own(hostPort(t)))},
-		"is the node up, and does a firewall let port %d through?", t.Port)
+	return fault.WithHint(timeoutError{nodeerr.Errorf("connection to %s timed out", nodeerr.Own(hostPort(t)))},
+		"check that the node is up and port %d is open", t.Port)
 }
 
-// Errors of handshakes that failed before the node knew the user.
-var (
-	// errTurnedAway means that the node asks for another try later.
-	errTurnedAway = errors.New("turned away")
-	// errHungUp means that the node closed the connection while dsbuild asked a person.
-	errHungUp = errors.New("the node closed the connection before there was an answer")
-)
+// throttledError marks a handshake that sshd ended before it knew the user, as it does beyond MaxStartups.
+type throttledError struct{ error }
+
+// Unwrap returns the error without the mark.
+func (e throttledError) Unwrap() error { return e.error }
+
+// errClosedByNode means that the node closed the connection while a prompt was open.
+var errClosedByNode = errors.New("connection closed before the prompt was answered")
 
 // handshakeError turns an error of ssh.NewClientConn into one of the sentinels.
 func handshakeError(t Target, err error, check *hostKeyCheck, login *login, alive *aliveConn) error {
@@ -402,52 +408,46 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 	}
 	text := strings.TrimPrefix(err.Error(), "ssh: handshake failed: ")
 	switch begun := login.offered.Load() != nil; {
-	case errors.Is(login.gaveUp, errHungUp):
-		return hungUpError(t)
+	case errors.Is(login.gaveUp, errClosedByNode):
+		return closedError(t)
 	case begun && (login.gaveUp != nil || refusals.MatchString(text)):
 		return login.withMessage(login.refused(text))
 	case !begun && alive.said() == notAllowed:
 		return bannedError(t)
 	// Any other error before the login means that the message was malformed.
 	case !begun && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)):
-		return brokenOff(t, true, cmp.Or(alive.said(), text))
+		return throttledError{handshakeClosed(t, cmp.Or(alive.said(), text))}
 	}
-	return login.withMessage(brokenOff(t, false, text))
+	return login.withMessage(handshakeClosed(t, text))
 }
 
 func algorithmError(t Target, what, offered string) error {
-	err := nodeerr.Errorf("%w to %s: no common algorithm for %s (the node has %s)",
+	err := nodeerr.Errorf("%w to %s: no common algorithm for %s (the node offers %s)",
 		ErrDial, nodeerr.Own(hostPort(t)), what, offered)
 	if !t.openSSH && strings.Contains(offered, "diffie-hellman-group-exchange-sha256") {
-		return fault.WithHint(err, "OpenSSH knows it: --ssh openssh")
+		return fault.WithHint(err, "use OpenSSH, which supports it: --ssh openssh")
 	}
-	return fault.WithHint(err, "dsbuild uses no algorithm with SHA-1 or CBC: "+
-		"allow others with KexAlgorithms, MACs and Ciphers in its sshd_config "+
-		"(ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
+	return fault.WithHint(err, "dsbuild accepts neither SHA-1 nor CBC: "+
+		"allow others with KexAlgorithms, MACs and Ciphers in the node's sshd_config "+
+		"(list them: ssh -Q kex, ssh -Q mac, ssh -Q cipher)")
 }
 
 func bannedError(t Target) error {
-	return fault.WithHint(nodeerr.Errorf("%w: sshd at %s says %q", ErrBanned, nodeerr.Own(hostPort(t)), notAllowed),
-		"too many logins from this machine have failed (PerSourcePenalties): "+
-			"wait some minutes, and find the failing logins; "+
-			"PerSourcePenaltyExemptList in its sshd_config can exempt this machine")
+	return fault.WithHint(nodeerr.Errorf("%w: %s: %q", ErrBanned, nodeerr.Own(hostPort(t)), notAllowed),
+		"find the failing logins from the control node and wait a few minutes, "+
+			"or exempt it with PerSourcePenaltyExemptList in the node's sshd_config")
 }
 
-// brokenOff returns the error of a handshake that the node ended. turnedAway means that it ended
-// before the node knew the user.
-func brokenOff(t Target, turnedAway bool, why string) error {
-	err := nodeerr.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
-	if turnedAway {
-		err = nodeerr.Errorf("%w to %s: %w: the node ended the handshake: %s",
-			ErrDial, nodeerr.Own(hostPort(t)), errTurnedAway, why)
-	}
-	return fault.WithHint(err, "its sshd log has the reason; sshd refuses connections beyond MaxStartups")
+// handshakeClosed returns the error of a handshake that the node ended.
+func handshakeClosed(t Target, why string) error {
+	err := nodeerr.Errorf("%w to %s: connection closed during SSH handshake: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
+	return fault.WithHint(err, "check MaxStartups and the sshd log on %s", t.Address)
 }
 
-// hungUpError returns the error of a connection that ended while dsbuild asked a person.
-func hungUpError(t Target) error {
-	return fault.WithHint(nodeerr.Errorf("%w to %s: %w", ErrDial, nodeerr.Own(hostPort(t)), errHungUp),
-		"raise LoginGraceTime in its sshd_config")
+// closedError returns the error of a connection that the node closed while a prompt was open.
+func closedError(t Target) error {
+	return fault.WithHint(nodeerr.Errorf("%w to %s: %w", ErrDial, nodeerr.Own(hostPort(t)), errClosedByNode),
+		"raise LoginGraceTime in the node's sshd_config")
 }
 
 // notAllowed is sshd's message to a client that it has banned for a while.

@@ -53,7 +53,7 @@ func testNothingListens(t *testing.T, by way) {
 	target.Port = l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	_, err = by.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, `no connection to 127\.0\.0\.1:\d+: nothing listens there`, "is sshd running")
+	wantError(t, err, remote.ErrDial, `^cannot connect to 127\.0\.0\.1:\d+: connection refused$`, "start sshd on port")
 }
 
 func TestNameUnknown(t *testing.T) { testNameUnknown(t, native) }
@@ -62,7 +62,7 @@ func testNameUnknown(t *testing.T, by way) {
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Address = "no-such-node.invalid"
 	_, err := by.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "its name is unknown", "address:")
+	wantError(t, err, remote.ErrDial, "cannot resolve host", "address:")
 }
 
 // The deadline of ssh.ClientConfig covers only TCP.
@@ -72,7 +72,7 @@ func testStalledHandshake(t *testing.T, by way) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
 	_, err := by.impatient().Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within [24]s", "ssh -v -p")
+	wantError(t, err, remote.ErrDial, "SSH handshake with .* timed out after [24]s", "ssh -v -p")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err = by.dialer().Dial(ctx, s.Target()); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, remote.ErrDial) {
@@ -86,7 +86,7 @@ func testChangedHostKey(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{WrongKey: true})
 	before, _ := os.ReadFile(s.KnownHosts)
 	_, err := by.quick().Dial(t.Context(), s.Target())
-	want := fmt.Sprintf(`host key not accepted: \[127\.0\.0\.1\]:%d has changed: it shows ssh-ed25519 %s, but %s:1 holds ssh-ed25519 SHA256:`,
+	want := fmt.Sprintf(`host key verification failed: key of \[127\.0\.0\.1\]:%d has changed: the node presented ssh-ed25519 %s, but %s:1 has ssh-ed25519 SHA256:`,
 		s.Port, regexp.QuoteMeta(ssh.FingerprintSHA256(s.HostKey)), regexp.QuoteMeta(s.KnownHosts))
 	wantError(t, err, remote.ErrHostKey, want, fmt.Sprintf(`ssh-keygen -f '.*known_hosts' -R '\[127\.0\.0\.1\]:%d'`, s.Port))
 	if s.Refused() != 0 {
@@ -103,7 +103,7 @@ func testUnknownHostKey(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{Unknown: true})
 	before, _ := os.ReadFile(s.KnownHosts)
 	_, err := by.quick().Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrHostKey, `is not in .*known_hosts; it shows ssh-ed25519 SHA256:`, `compare this fingerprint.*ssh-keyscan -p \d+ 127\.0\.0\.1 >> `)
+	wantError(t, err, remote.ErrHostKey, `is not in .*known_hosts; it presented ssh-ed25519 SHA256:`, `compare this fingerprint.*ssh-keyscan -p \d+ 127\.0\.0\.1 >> `)
 	if after, _ := os.ReadFile(s.KnownHosts); !bytes.Equal(before, after) {
 		t.Error("known_hosts was written to")
 	}
@@ -124,7 +124,7 @@ func testHostKeyOfAnotherType(t *testing.T, by way) {
 		t.Fatal(err)
 	}
 	_, err := by.quick().Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrHostKey, `known_hosts:1 holds ecdsa-sha2-nistp256 SHA256:`, "ssh-keygen")
+	wantError(t, err, remote.ErrHostKey, `known_hosts:1 has ecdsa-sha2-nistp256 SHA256:`, "ssh-keygen")
 }
 
 func TestRevokedHostKey(t *testing.T) { testRevokedHostKey(t, native) }
@@ -136,7 +136,7 @@ func testRevokedHostKey(t *testing.T, by way) {
 		t.Fatal(err)
 	}
 	_, err := by.quick().Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrHostKey, "known_hosts:1 marks as revoked", "")
+	wantError(t, err, remote.ErrHostKey, "which is revoked in .*known_hosts:1$", "")
 }
 
 // dsbuild ignores lines that it cannot read, as OpenSSH does. They accept no node, and do not
@@ -168,15 +168,15 @@ func TestUnreadableLinesOfKnownHosts(t *testing.T) {
 			t.Errorf("%.60q: %v", line, err)
 		}
 		// A node that only such a line lists is unknown.
-		wantError(t, dialWith("# first", line), remote.ErrHostKey, `is not in .*known_hosts \(.*known_hosts:2 cannot be read`, "ssh-keyscan")
+		wantError(t, dialWith("# first", line), remote.ErrHostKey, `is not in .*known_hosts \(.*known_hosts:2: `, "ssh-keyscan")
 	}
 	if err := dialWith(append(unreadable, good)...); err != nil {
 		t.Errorf("all of them: %v", err)
 	}
 	// Errors name the user's own files and lines.
 	changed := good[:len(good)-4] + "AAAA"
-	wantError(t, dialWith("gpu01", "gpu02", changed), remote.ErrHostKey, regexp.QuoteMeta(s.KnownHosts)+":3 holds ssh-ed25519", "ssh-keygen -f '?"+regexp.QuoteMeta(s.KnownHosts))
-	wantError(t, dialWith("gpu01", "@revoked * "+strings.SplitN(good, " ", 2)[1], good), remote.ErrHostKey, regexp.QuoteMeta(s.KnownHosts)+":2 marks as revoked", "")
+	wantError(t, dialWith("gpu01", "gpu02", changed), remote.ErrHostKey, regexp.QuoteMeta(s.KnownHosts)+":3 has ssh-ed25519", "ssh-keygen -f '?"+regexp.QuoteMeta(s.KnownHosts))
+	wantError(t, dialWith("gpu01", "@revoked * "+strings.SplitN(good, " ", 2)[1], good), remote.ErrHostKey, "which is revoked in "+regexp.QuoteMeta(s.KnownHosts)+":2$", "")
 	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "dsbuild-known-hosts-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -197,7 +197,7 @@ func TestUnreadableRevocation(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = native.quick().Dial(t.Context(), s.Target())
-		wantError(t, err, remote.ErrHostKey, `known_hosts:2: this line revokes a key and cannot be read`, "repair or remove that line")
+		wantError(t, err, remote.ErrHostKey, `known_hosts:2: invalid @revoked line`, "fix or remove that line")
 	}
 }
 
@@ -234,10 +234,10 @@ func TestSHA1IsNotAccepted(t *testing.T) {
 
 	old := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA)})
 	_, err = native.quick().Dial(t.Context(), old.Target())
-	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in its sshd_config")
+	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in the node's sshd_config")
 	unknown := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA), Unknown: true})
 	_, err = native.quick().Dial(t.Context(), unknown.Target())
-	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in its sshd_config")
+	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in the node's sshd_config")
 
 	for name, algorithms := range map[string]ssh.Config{
 		"MAC":          {MACs: []string{ssh.HMACSHA1, ssh.InsecureHMACSHA196}, Ciphers: []string{ssh.CipherAES128CTR}},
@@ -246,7 +246,7 @@ func TestSHA1IsNotAccepted(t *testing.T) {
 	} {
 		s := sshtest.Start(t, sshtest.Options{Algorithms: algorithms})
 		_, err := native.quick().Dial(t.Context(), s.Target())
-		wantError(t, err, remote.ErrDial, "no common algorithm for .*"+name, "KexAlgorithms, MACs and Ciphers in its sshd_config")
+		wantError(t, err, remote.ErrDial, "no common algorithm for .*"+name, "KexAlgorithms, MACs and Ciphers in the node's sshd_config")
 	}
 }
 
@@ -276,7 +276,7 @@ func TestCertificateSignedWithSHA1IsNotAccepted(t *testing.T) {
 			c.Close()
 			continue
 		}
-		wantError(t, err, remote.ErrHostKey, `certificate .* is signed with ssh-rsa \(SHA-1\)`, "ssh-keygen -t rsa-sha2-512")
+		wantError(t, err, remote.ErrHostKey, `a certificate signed with ssh-rsa \(SHA-1\)`, "ssh-keygen -t rsa-sha2-512")
 	}
 }
 
@@ -286,7 +286,7 @@ func testRefusedKeyIsNotRetried(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
 	d := by.trying(5)
 	_, err := d.Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrAuth, `authentication refused by train@127\.0\.0\.1:\d+: tried .*id_ed25519; the node accepts publickey`, "authorized_keys")
+	wantError(t, err, remote.ErrAuth, `authentication failed for train@127\.0\.0\.1:\d+: tried .*id_ed25519; the node accepts publickey`, "authorized_keys")
 	if s.Refused() != 1 || s.Connections() != 1 {
 		t.Errorf("%d keys refused on %d connections, want 1 and 1", s.Refused(), s.Connections())
 	}
@@ -297,7 +297,7 @@ func TestNoKeyAtAll(t *testing.T) {
 	target := s.Target()
 	target.IdentityFiles = []string{"/no/such/key"}
 	_, err := native.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "^no SSH key to log in to train@.*/no/such/key does not exist", "^correct identity_file")
+	wantError(t, err, remote.ErrAuth, "^no usable SSH key for train@.*/no/such/key does not exist", "^correct identity_file")
 	if s.Connections() != 0 {
 		t.Error("the node was bothered")
 	}
@@ -311,7 +311,7 @@ func testEncryptedKeyWithoutAgent(t *testing.T, by way) {
 	target := s.Target()
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
 	_, err := by.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "locked is encrypted, no agent has it", "ssh-add .*locked")
+	wantError(t, err, remote.ErrAuth, "locked is encrypted and not in the SSH agent", "ssh-add .*locked")
 }
 
 // dsbuild dials a node again that turns connections away before it knows the caller, but not for
@@ -326,7 +326,7 @@ func testTurnedAway(t *testing.T, by way) {
 	}
 	s = sshtest.Start(t, sshtest.Options{CutAfter: 1})
 	_, err := by.trying(3).Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrDial, "turned away: .*ended the handshake", "MaxStartups")
+	wantError(t, err, remote.ErrDial, "closed during SSH handshake", "MaxStartups")
 	if s.Connections() != 5 {
 		t.Errorf("%d connections", s.Connections())
 	}
@@ -340,7 +340,7 @@ func TestRetryHelpsAfterACut(t *testing.T) {
 		t.Errorf("%d connections", s.Connections())
 	}
 	_, err := native.trying(2).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAuths: 9}).Target())
-	wantError(t, err, remote.ErrDial, "ended the handshake", "sshd log")
+	wantError(t, err, remote.ErrDial, "closed during SSH handshake", "sshd log")
 }
 
 func TestCutWhileRunning(t *testing.T) { testCutWhileRunning(t, native) }
@@ -352,7 +352,7 @@ func testCutWhileRunning(t *testing.T, by way) {
 		s.Cut()
 		return len(b), nil
 	})})
-	wantError(t, err, remote.ErrLost, `connection lost to .* while running a command`, "reboot")
+	wantError(t, err, remote.ErrLost, `lost connection to .* while running a command`, "reboot")
 }
 
 func TestCutWhilePutting(t *testing.T) { testCutWhilePutting(t, native) }
@@ -376,7 +376,7 @@ func testSilenceIsNoticed(t *testing.T, by way) {
 	c := dial(t, by.impatient(), s.Target())
 	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
 	err := c.Put(t.Context(), up)
-	wantError(t, err, remote.ErrLost, "no answer for", "network")
+	wantError(t, err, remote.ErrLost, "no response for", "network")
 }
 
 // dsbuild does not give up a node because a program there is silent for long.
@@ -433,7 +433,7 @@ func testSFTPThatDoesNotEnd(t *testing.T, by way) {
 				t.Fatal("Put does not return")
 			}
 			err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
-			wantError(t, err, remote.ErrLost, "it did not end an SFTP session", "")
+			wantError(t, err, remote.ErrLost, "an SFTP session did not end", "")
 		})
 	}
 }
@@ -445,7 +445,7 @@ func testNoSpace(t *testing.T, by way) {
 		opt  sshtest.Options
 		want string
 	}{
-		"known": {sshtest.Options{NoSpaceAfter: 1 << 20}, `no space left on the node: .* needs 4\.0 MiB, but only .* are free`},
+		"known": {sshtest.Options{NoSpaceAfter: 1 << 20}, `no space left on the node: .* needs 4\.0 MiB, but only .* is free`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sshtest.Start(t, c.opt)
@@ -464,7 +464,7 @@ func testCorruptionIsNoticed(t *testing.T, by way) {
 	c := dial(t, by.quick(), s.Target())
 	up, _ := blob(1<<20, filepath.Join(s.Home, "big"))
 	err := c.Put(t.Context(), up)
-	if err == nil || !strings.Contains(err.Error(), "on the node, but dsbuild sent") {
+	if err == nil || !strings.Contains(err.Error(), "on the node, expected") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(up.Path); err == nil {
@@ -509,7 +509,7 @@ func testNoSFTP(t *testing.T, by way) {
 			}
 		}
 		up, _ := blob(10, filepath.Join(s.Home, "nowhere", "file"))
-		if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "no such folder on the node") {
+		if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "no such directory on the node") {
 			t.Errorf("%s: %v, want an error about the folder", name, err)
 		}
 		noParts(t, s.Home)
@@ -606,7 +606,7 @@ func testJumpHostRefusesOnce(t *testing.T, by way) {
 		target := sshtest.Start(t, sshtest.Options{}).Target()
 		target.Jump = []remote.Target{bastion.Target()}
 		_, err := d.Dial(t.Context(), target)
-		wantError(t, err, remote.ErrAuth, "through jump host 127.0.0.1: authentication refused", "authorized_keys")
+		wantError(t, err, remote.ErrAuth, "^jump host 127.0.0.1: authentication failed", "authorized_keys")
 	}
 	if bastion.Refused() != 1 {
 		t.Errorf("the jump host was asked %d times", bastion.Refused())
@@ -620,7 +620,7 @@ func TestJumpHostCutsAuthentication(t *testing.T) {
 	target.Jump = []remote.Target{bastion.Target()}
 	d := native.quick()
 	_, err := d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "through jump host 127.0.0.1: .*ended the handshake", "MaxStartups")
+	wantError(t, err, remote.ErrDial, "^jump host 127.0.0.1: .*closed during SSH handshake", "MaxStartups")
 	dial(t, native.trying(2), target)
 	if bastion.Connections() != 3 {
 		t.Errorf("%d connections to the jump host, want 3", bastion.Connections())
@@ -654,7 +654,7 @@ func testJumpHostCannotReach(t *testing.T, by way) {
 	gone.Stop()
 	target.Jump = []remote.Target{bastion.Target()}
 	_, err := by.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "the jump host cannot reach it", "AllowTcpForwarding")
+	wantError(t, err, remote.ErrDial, "cannot connect to .* from the jump host: ", "AllowTcpForwarding")
 }
 
 func TestJumpHostForbidsForwarding(t *testing.T) { testJumpHostForbidsForwarding(t, native) }
@@ -664,7 +664,7 @@ func testJumpHostForbidsForwarding(t *testing.T, by way) {
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
 	_, err := by.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "the jump host refused to forward the connection", "AllowTcpForwarding and PermitOpen")
+	wantError(t, err, remote.ErrDial, "forwarding denied by the jump host", "AllowTcpForwarding and PermitOpen")
 }
 
 // Waiting twice for a silent node would hold up the others, so dsbuild waits once.
@@ -672,7 +672,7 @@ func TestSilenceIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
 	_, err := native.impatient().Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within", "")
+	wantError(t, err, remote.ErrDial, "SSH handshake with .* timed out", "")
 	if s.Connections() != 1 {
 		t.Errorf("%d connections", s.Connections())
 	}
@@ -682,7 +682,7 @@ func TestResetInTheHandshake(t *testing.T) { testResetInTheHandshake(t, native) 
 
 func testResetInTheHandshake(t *testing.T, by way) {
 	_, err := by.quick().Dial(t.Context(), sshtest.Start(t, sshtest.Options{Reset: true}).Target())
-	wantError(t, err, remote.ErrDial, "the node ended the handshake: .*reset by", "MaxStartups")
+	wantError(t, err, remote.ErrDial, "closed during SSH handshake: .*reset by", "MaxStartups")
 }
 
 func TestStalledNodeBehindAJumpHost(t *testing.T) {
@@ -691,7 +691,7 @@ func TestStalledNodeBehindAJumpHost(t *testing.T) {
 	target := sshtest.Start(t, sshtest.Options{StallOnAccept: true}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
 	_, err := native.impatient().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake", "")
+	wantError(t, err, remote.ErrDial, "SSH handshake with .* timed out", "")
 }
 
 func TestNoGoroutineIsLeft(t *testing.T) { testNoGoroutineIsLeft(t, native) }

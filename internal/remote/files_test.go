@@ -31,5 +31,5 @@ func TestTooManyOpenFiles(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, err, remote.ErrDial, "this machine cannot open more files: .*too many open files", "ulimit -n")
+	wantError(t, err, remote.ErrDial, "file limit of the control node reached: .*too many open files", "ulimit -n")
 }

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -44,10 +45,10 @@ func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) e
 	case err != nil:
 		c.failed = c.explain(err, key)
 	case ok && slices.Contains(ssh.InsecureAlgorithms().HostKeys, certificate.Signature.Format):
-		err = nodeerr.Errorf("%w: %s shows a certificate that is signed with %s (SHA-1)",
+		err = nodeerr.Errorf("%w: %s presented a certificate signed with %s (SHA-1)",
 			ErrHostKey, nodeerr.Own(c.name()), certificate.Signature.Format)
 		c.failed = fault.WithHint(err,
-			"sign it again: ssh-keygen -t rsa-sha2-512 -s CA ..., or with an Ed25519 authority")
+			"re-sign it: ssh-keygen -t rsa-sha2-512 -s CA ..., or with an Ed25519 CA key")
 	}
 	return c.failed
 }
@@ -56,20 +57,25 @@ func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) e
 func (c *hostKeyCheck) name() string { return xknownhosts.Normalize(knownAs(c.target)) }
 
 func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
-	shows := key.Type() + " " + ssh.FingerprintSHA256(key)
+	presented := key.Type() + " " + ssh.FingerprintSHA256(key)
 	var revoked *xknownhosts.RevokedError
 	if errors.As(err, &revoked) {
-		return nodeerr.Errorf("%w: %s shows %s, which %s:%d marks as revoked",
-			ErrHostKey, nodeerr.Own(c.name()), shows, c.db.fileOf(revoked.Revoked), revoked.Revoked.Line)
+		return c.revoked(presented, fmt.Sprintf("%s:%d", c.db.fileOf(revoked.Revoked), revoked.Revoked.Line))
 	}
 	var ke *xknownhosts.KeyError
 	switch {
 	case !errors.As(err, &ke):
-		return nodeerr.Errorf("%w: %s shows %s: %w", ErrHostKey, nodeerr.Own(c.name()), shows, err)
+		return nodeerr.Errorf("%w: %s presented %s: %w", ErrHostKey, nodeerr.Own(c.name()), presented, err)
 	case len(ke.Want) == 0:
-		return c.unknown(shows)
+		return c.unknown(presented)
 	}
-	return c.changed(shows, ofType(ke.Want, key.Type()))
+	return c.changed(presented, ofType(ke.Want, key.Type()))
+}
+
+// revoked returns the error of a host key that a line of known_hosts revokes.
+func (c *hostKeyCheck) revoked(presented, line string) error {
+	return nodeerr.Errorf("%w: %s presented %s, which is revoked in %s",
+		ErrHostKey, nodeerr.Own(c.name()), presented, line)
 }
 
 // ofType returns the key of the given type, or else the first key.
@@ -82,7 +88,7 @@ func ofType(keys []xknownhosts.KnownKey, kind string) xknownhosts.KnownKey {
 	return keys[0]
 }
 
-func (c *hostKeyCheck) unknown(shows string) error {
+func (c *hostKeyCheck) unknown(presented string) error {
 	files := c.target.KnownHosts
 	into := "~/.ssh/known_hosts"
 	if len(files) > 0 {
@@ -92,19 +98,19 @@ func (c *hostKeyCheck) unknown(shows string) error {
 	if alias := c.target.HostKeyAlias; alias != "" {
 		rename = " | sed " + Quote("s|^[^ ]*|"+alias+"|")
 	}
-	err := nodeerr.Errorf("%w: %s is not in %s%s; it shows %s",
-		ErrHostKey, nodeerr.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), nodeerr.Own(shows))
-	return fault.WithHint(err, "compare this fingerprint with the node's own "+
-		"(run there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
+	err := nodeerr.Errorf("%w: %s is not in %s%s; it presented %s",
+		ErrHostKey, nodeerr.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), nodeerr.Own(presented))
+	return fault.WithHint(err, "compare this fingerprint with the node's "+
+		"(on the node: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then add it: ssh-keyscan -p %d %s%s >> %s",
 		c.target.Port, c.target.Address, rename, Quote(into))
 }
 
-func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
-	err := nodeerr.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s",
-		ErrHostKey, nodeerr.Own(c.name()), nodeerr.Own(shows),
+func (c *hostKeyCheck) changed(presented string, old xknownhosts.KnownKey) error {
+	err := nodeerr.Errorf("%w: key of %s has changed: the node presented %s, but %s:%d has %s %s",
+		ErrHostKey, nodeerr.Own(c.name()), nodeerr.Own(presented),
 		c.db.fileOf(old), nodeerr.Own(old.Line), old.Key.Type(), nodeerr.Own(ssh.FingerprintSHA256(old.Key)))
-	return fault.WithHint(err, "if the node was reinstalled: ssh-keygen -f %s -R %s, then accept its new key; "+
-		"if not, another machine may be answering in its place",
+	return fault.WithHint(err, "if the node was reinstalled, remove the old key (ssh-keygen -f %s -R %s) and add the new one; "+
+		"otherwise another machine may be impersonating the node",
 		Quote(c.db.fileOf(old)), Quote(c.name()))
 }
 
@@ -113,14 +119,14 @@ func (c *hostKeyCheck) otherType(offered []string) error {
 	if slices.Contains(offered, ssh.KeyAlgoRSA) && !slices.ContainsFunc(offered, func(a string) bool {
 		return !slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
 	}) {
-		err := nodeerr.Errorf("%w: %s signs only with %s (SHA-1), which is no longer secure",
+		err := nodeerr.Errorf("%w: %s signs only with %s (SHA-1), which is insecure",
 			ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
-		return fault.WithHint(err, "add rsa-sha2-512 to HostKeyAlgorithms in its sshd_config; "+
-			"with an OpenSSH before 7.2, create an Ed25519 key there (ssh-keygen -A) and add it to known_hosts")
+		return fault.WithHint(err, "add rsa-sha2-512 to HostKeyAlgorithms in the node's sshd_config; "+
+			"before OpenSSH 7.2, create an Ed25519 key on the node (ssh-keygen -A) and add it to known_hosts")
 	}
 	keys := c.db.HostKeys(knownAs(c.target))
 	if len(keys) == 0 {
-		return nodeerr.Errorf("%w: %s offers %s only", ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
+		return nodeerr.Errorf("%w: %s offers only %s", ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
 	}
 	var known xknownhosts.KnownKey
 	var ke *xknownhosts.KeyError

@@ -44,13 +44,13 @@ func (a *Answers) OpenKey(ctx context.Context, file string) (*Key, error) {
 	}
 	if len(k.signers) == 0 {
 		k.close()
-		advice := "name a private key, or the .pub file of a key that the agent holds (ssh-add -l)"
+		advice := "specify a private key, or the .pub file of a key in the SSH agent (ssh-add -l)"
 		if securityKey(file) {
-			advice = "a security key signs through the agent: ssh-add " + Quote(stem)
+			advice = "add the security key to the SSH agent: ssh-add " + Quote(stem)
 		} else if len(k.locked) > 0 {
-			advice = "unlock it with the agent: ssh-add " + Quote(stem)
+			advice = "add the key to the SSH agent: ssh-add " + Quote(stem)
 		}
-		return nil, fault.WithHint(fmt.Errorf("no key to sign with%s", k.because()), "%s", advice)
+		return nil, fault.WithHint(fmt.Errorf("no usable signing key%s", k.details()), "%s", advice)
 	}
 	return &Key{k.signers[0], k}, nil
 }

@@ -156,7 +156,7 @@ func TestKeysOfTheAgent(t *testing.T) {
 	if err := os.WriteFile(file+".pub", ssh.MarshalAuthorizedKey(other.public), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := remote.NewAnswers(nil).OpenKey(t.Context(), file); err == nil || !strings.Contains(fault.Hint(err), "a security key signs through the agent") {
+	if _, err := remote.NewAnswers(nil).OpenKey(t.Context(), file); err == nil || !strings.Contains(fault.Hint(err), "add the security key to the SSH agent") {
 		t.Errorf("%v, hint %s", err, fault.Hint(err))
 	}
 }

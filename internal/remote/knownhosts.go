@@ -61,7 +61,7 @@ func (h *hostKeys) load(files []string) (*keyDB, error) {
 		db, err = loadReadable(present)
 	}
 	if err != nil {
-		return nil, fault.WithHint(fmt.Errorf("%w: %w", ErrHostKey, err), "repair or remove that line")
+		return nil, fault.WithHint(fmt.Errorf("%w: %w", ErrHostKey, err), "fix or remove that line")
 	}
 	h.db = map[string]*keyDB{id: db} // the older state is no longer needed
 	return db, nil
@@ -91,9 +91,9 @@ func loadReadable(files []string) (*keyDB, error) {
 			}
 			place := fmt.Sprintf("%s:%d", file, n+1)
 			if bytes.Contains(bytes.ToLower(bytes.ReplaceAll(line, []byte{0}, nil)), []byte("@revoked")) {
-				return nil, fmt.Errorf("%s: this line revokes a key and cannot be read: %w", place, unreadable)
+				return nil, fmt.Errorf("%s: invalid @revoked line: %w", place, unreadable)
 			}
-			db.leftOut = append(db.leftOut, fmt.Sprintf("%s cannot be read: %v", place, unreadable))
+			db.leftOut = append(db.leftOut, fmt.Sprintf("ignoring %s: %v", place, unreadable))
 			lines[n] = nil
 		}
 		copies[i] = fmt.Sprintf("%s/%d", dir, i)
@@ -121,7 +121,7 @@ func checkKnownHost(file string, line []byte) error {
 	return errors.New(strings.TrimPrefix(why, "knownhosts: "))
 }
 
-// unreadable describes the lines left out, in parentheses.
+// unreadable describes the ignored lines, in parentheses.
 func (db *keyDB) unreadable() string {
 	const few = 3
 	switch n := len(db.leftOut); {

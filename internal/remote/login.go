@@ -165,7 +165,7 @@ func (l *login) who() string {
 func (l *login) end(trial *secretTrial, err error) {
 	var wrong error
 	if errors.Is(err, ErrAuth) {
-		wrong = fmt.Errorf("%s refused the password; dsbuild tries it nowhere else", l.who())
+		wrong = fmt.Errorf("password rejected by %s; not tried on other nodes", l.who())
 	}
 	trial.end(err, wrong)
 }
@@ -179,28 +179,28 @@ func (l *login) refused(text string) error {
 		accepts = "; the node accepts " + strings.Join(*offered, ", ")
 	}
 	if l.gaveUp != nil {
-		return nodeerr.Errorf("%w by %s: %w%s%s", ErrAuth, nodeerr.Own(loginName(t)), l.gaveUp, k.because(), accepts)
+		return nodeerr.Errorf("%w for %s: %w%s%s", ErrAuth, nodeerr.Own(loginName(t)), l.gaveUp, k.details(), accepts)
 	}
 	if strings.Contains(strings.ToLower(text), "too many") {
-		err := nodeerr.Errorf("%w by %s: too many keys: %d were ready%s",
-			ErrAuth, nodeerr.Own(loginName(t)), len(k.signers), k.because())
+		err := nodeerr.Errorf("%w for %s: too many keys tried (%d available)%s",
+			ErrAuth, nodeerr.Own(loginName(t)), len(k.signers), k.details())
 		return fault.WithHint(err,
-			"name the right key (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
+			"set the key to try first: identity_file: in the inventory, or IdentityFile in ~/.ssh/config")
 	}
 	if !strings.HasPrefix(text, "ssh: unable") {
 		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))
 	}
 	tried := slices.Clone(k.labels)
 	if l.asked > 0 {
-		tried = append(tried, "the typed answer")
+		tried = append(tried, "an answer to its prompt")
 	}
-	err := nodeerr.Errorf("%w by %s: tried %s%s%s",
-		ErrAuth, nodeerr.Own(loginName(t)), strings.Join(tried, ", "), k.because(), accepts)
-	advice := k.advice()
+	err := nodeerr.Errorf("%w for %s: tried %s%s%s",
+		ErrAuth, nodeerr.Own(loginName(t)), strings.Join(tried, ", "), k.details(), accepts)
+	hint := k.hint()
 	if l.answers.prompter == nil && (l.takes(byPassword) || l.takes(interactively)) {
-		advice += "; from a terminal, dsbuild asks this node's questions"
+		hint += "; or run dsbuild from a terminal to answer the node's prompts"
 	}
-	return fault.WithHint(err, "%s", advice)
+	return fault.WithHint(err, "%s", hint)
 }
 
 // withMessage adds the node's own message to the error of a login. PAM sends its reason in that way, such
@@ -213,7 +213,7 @@ func (l *login) withMessage(err error) error {
 	err = nodeerr.Errorf("%w; node reported: %s", err, said)
 	if strings.Contains(strings.ToLower(said), "job") {
 		return fault.WithHint(err,
-			"the node lets in only users with a job there: --via slurm reaches it in a job of your own")
+			"connect within a Slurm job: --via slurm; the node admits only users who have a job there")
 	}
 	return err
 }

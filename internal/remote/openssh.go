@@ -22,7 +22,7 @@ import (
 const oldestMajor, oldestMinor = 8, 4
 
 // ErrOpenSSH means that dsbuild cannot use the OpenSSH of this machine: it is missing or too old.
-var ErrOpenSSH = errors.New("OpenSSH cannot be used")
+var ErrOpenSSH = errors.New("cannot use OpenSSH")
 
 // versionLimit limits the time of ssh -V.
 const versionLimit = 10 * time.Second
@@ -32,12 +32,12 @@ var versionForm = regexp.MustCompile(`OpenSSH_(?:for_Windows_)?(\d+)\.(\d+)[^\s,
 // FindOpenSSH returns the path of an ssh that dsbuild can use. Its errors are ErrOpenSSH.
 func FindOpenSSH(ctx context.Context) (string, error) {
 	if runtime.GOOS == "windows" {
-		return "", fault.WithHint(fmt.Errorf("%w: on Windows it cannot share a connection (ControlMaster)", ErrOpenSSH),
+		return "", fault.WithHint(fmt.Errorf("%w: no shared connections on Windows (ControlMaster)", ErrOpenSSH),
 			"use --ssh native, or run dsbuild in WSL")
 	}
 	program, err := exec.LookPath("ssh")
 	if err != nil {
-		return "", fault.WithHint(fmt.Errorf("%w: there is no ssh on PATH", ErrOpenSSH),
+		return "", fault.WithHint(fmt.Errorf("%w: ssh not found on PATH", ErrOpenSSH),
 			"install the OpenSSH client (Debian: openssh-client, Red Hat: openssh-clients), or use --ssh native")
 	}
 	limited, cancel := context.WithTimeout(ctx, versionLimit)
@@ -52,14 +52,14 @@ func FindOpenSSH(ctx context.Context) (string, error) {
 	if version == nil {
 		first, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
 		first = clip(strings.TrimSpace(first), maxPrompt)
-		err = fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s",
+		err = fmt.Errorf("%w: unexpected output of %s -V: %s",
 			ErrOpenSSH, program, cmp.Or(first, fmt.Sprint(err)))
 		return "", fault.WithHint(err, "put the OpenSSH client first on PATH, or use --ssh native")
 	}
 	major, _ := strconv.Atoi(version[1])
 	minor, _ := strconv.Atoi(version[2])
 	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
-		err = fmt.Errorf("%w: %s is %s, but dsbuild needs OpenSSH %d.%d or newer",
+		err = fmt.Errorf("%w: %s is %s, but %d.%d or newer is required",
 			ErrOpenSSH, program, version[0], oldestMajor, oldestMinor)
 		return "", fault.WithHint(err, "put a newer ssh first on PATH, or use --ssh native")
 	}
@@ -78,7 +78,7 @@ func privateFolder() (string, error) {
 	}
 	folder, err := os.MkdirTemp(parent, "dsbuild-ssh-") // mode 0700
 	if err != nil {
-		return "", fmt.Errorf("making a folder for OpenSSH's sockets: %w", err)
+		return "", fmt.Errorf("creating a directory for OpenSSH's sockets: %w", err)
 	}
 	return folder, nil
 }

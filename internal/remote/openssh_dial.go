@@ -139,8 +139,8 @@ func (a *attempt) wait(asking context.Context, p *process, socket string, stop c
 	for {
 		select {
 		case <-p.done:
-			stop(errHungUp) // ends open questions to the person
-			return errHungUp
+			stop(errClosedByNode) // ends open questions to the person
+			return errClosedByNode
 		case <-asking.Done():
 			return context.Cause(asking)
 		case <-tick.C:

@@ -91,10 +91,10 @@ func (m *master) ride(ctx context.Context, t Target) (*sshConn, error) {
 // noSession returns errNoSession with the node's message.
 func (m *master) noSession(said string) error {
 	if !m.usersOwn() {
-		return fault.WithHint(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in its sshd_config")
+		return fault.WithHint(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in the node's sshd_config")
 	}
-	return fault.WithHint(fmt.Errorf("%w: it is your ssh's, at %s: %s", errNoSession, m.socket, said),
-		"end other sessions on it; or end it (ssh -O exit -S %s %s), and dsbuild logs in for each of its own; "+
+	return fault.WithHint(fmt.Errorf("%w: your OpenSSH connection %s: %s", errNoSession, m.socket, said),
+		"close it, so that dsbuild logs in itself (ssh -O exit -S %s %s), "+
 			"or raise MaxSessions in the node's sshd_config", Quote(m.socket), Quote(m.host))
 }
 
@@ -106,7 +106,7 @@ func (m *master) gaveUp() string {
 	if text, err := os.ReadFile(masterLog(m.folder)); err != nil || !strings.Contains(string(text), "not responding") {
 		return ""
 	}
-	return fmt.Sprintf("no answer for %s", m.silence)
+	return fmt.Sprintf("no response for %s", m.silence)
 }
 
 // leaveLimit is the time in which a master must end, and a session of the user's master open, when a

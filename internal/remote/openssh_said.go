@@ -46,8 +46,8 @@ func (a *attempt) explain(clock *deadline) error {
 	a.login.mu.Unlock()
 	a.remember(said)
 	switch {
-	case errors.Is(gaveUp, errHungUp):
-		return hungUpError(a.target)
+	case errors.Is(gaveUp, errClosedByNode):
+		return closedError(a.target)
 	case gaveUp != nil:
 		return a.login.refused("")
 	case clock.expired() && !strings.Contains(said, "Connection established") &&
@@ -82,7 +82,7 @@ func (a *attempt) remember(said string) {
 	for _, m := range saysOffered.FindAllStringSubmatch(said, -1) {
 		label := m[1]
 		if m[4] != "" {
-			label = fmt.Sprintf("the agent's %s %s", m[2], m[3])
+			label = fmt.Sprintf("agent key %s %s", m[2], m[3])
 		} else if a.locked(label) {
 			continue
 		}
@@ -131,13 +131,12 @@ func (a *attempt) untrusted(said string) error {
 	if !strings.Contains(said, "Host key verification failed") {
 		return nil
 	}
-	shows := "a key that ssh does not name"
+	shows := "a key that ssh did not log"
 	if m := saysHostKey.FindStringSubmatch(said); m != nil {
 		shows = m[1]
 	}
 	if strings.Contains(said, "REVOKED HOST KEY") {
-		return nodeerr.Errorf("%w: %s shows %s, which %s marks as revoked",
-			ErrHostKey, nodeerr.Own(a.check.name()), shows, revokedAt(a.target.KnownHosts, shows))
+		return a.check.revoked(shows, revokedAt(a.target.KnownHosts, shows))
 	}
 	var known *xknownhosts.KeyError
 	// No key equals noKey, so the database returns the keys it holds for the node.
@@ -182,7 +181,7 @@ func (a *attempt) unreached(said string) error {
 		}
 		return nameError(t, why)
 	case connect != nil && connect[1] == errRefused.Error(), connect != nil && connect[1] == "Connection refused":
-		return refusedError(t, errRefused)
+		return refusedError(t)
 	case connect != nil && strings.Contains(connect[1], "timed out"):
 		return noAnswer(t)
 	case connect != nil:
@@ -205,17 +204,17 @@ func (a *attempt) unreached(said string) error {
 		}
 		return jumpError(a.target, lastLine(a.stderr.String()))
 	case t.proxyCommand != "":
-		err := nodeerr.Errorf("%w to %s: its ProxyCommand (%s) failed: %s",
+		err := nodeerr.Errorf("%w to %s: ProxyCommand (%s) failed: %s",
 			ErrDial, nodeerr.Own(hostPort(t)), t.proxyCommand, cmp.Or(lastLine(a.stderr.String()), last))
-		return fault.WithHint(err, "try: ssh -v -p %d %s@%s", t.Port, t.User, t.word())
+		return fault.WithHint(err, "run ssh -v -p %d %s@%s", t.Port, t.User, t.word())
 	}
 	if m := saysBanner.FindStringSubmatch(said); m != nil {
 		last = m[1]
 	}
 	if a.login.offered.Load() == nil {
-		return brokenOff(t, true, last)
+		return throttledError{handshakeClosed(t, last)}
 	}
-	return a.login.withMessage(brokenOff(t, false, last))
+	return a.login.withMessage(handshakeClosed(t, last))
 }
 
 // lastLine returns the last line of a text that is not a debug message.

@@ -134,7 +134,7 @@ func TestKilledMaster(t *testing.T) {
 		syscall.Kill(masterOf(t), syscall.SIGKILL)
 		return len(b), nil
 	})})
-	wantError(t, err, remote.ErrLost, "connection lost to .* while running a command", "reboot")
+	wantError(t, err, remote.ErrLost, "lost connection to .* while running a command", "reboot")
 	wantError(t, c.Run(t.Context(), remote.Command{Argv: []string{"true"}}), remote.ErrLost, "", "")
 
 	c = dial(t, d, s.Target())
@@ -187,7 +187,7 @@ func TestRefusedSessionThroughAMaster(t *testing.T) {
 	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; cat"}, Stdin: r, Stdout: writerFunc(func(b []byte) (int, error) {
 		defer w.Close()
 		err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
-		if err == nil || !strings.Contains(err.Error(), "allows no more sessions") || !strings.Contains(fault.Hint(err), "MaxSessions") {
+		if err == nil || !strings.Contains(err.Error(), "too many sessions") || !strings.Contains(fault.Hint(err), "MaxSessions") {
 			t.Errorf("a second session: %v, hint %q", err, fault.Hint(err))
 		}
 		return len(b), nil
@@ -245,9 +245,9 @@ func TestFindOpenSSH(t *testing.T) {
 		{"OpenSSH_9.2p1 Debian-2+deb12u6, OpenSSL 3.0.19 27 Jan 2026", "", ""},
 		{"OpenSSH_8.4p1, OpenSSL 1.1.1", "", ""},
 		{"OpenSSH_10.0p2, LibreSSL 3.9", "", ""},
-		{"OpenSSH_8.3p1, OpenSSL 1.1.1", "is OpenSSH_8.3p1, but dsbuild needs OpenSSH 8.4 or newer", "newer ssh first on PATH"},
-		{"OpenSSH_7.4p1, OpenSSL 1.0.2k-fips", "is OpenSSH_7.4p1, but dsbuild needs", "--ssh native"},
-		{"Dropbear v2022.83", "prints no version of OpenSSH: Dropbear v2022.83", "OpenSSH client first on PATH"},
+		{"OpenSSH_8.3p1, OpenSSL 1.1.1", "is OpenSSH_8.3p1, but 8.4 or newer is required", "newer ssh first on PATH"},
+		{"OpenSSH_7.4p1, OpenSSL 1.0.2k-fips", "is OpenSSH_7.4p1, but 8.4 or newer is required", "--ssh native"},
+		{"Dropbear v2022.83", "unexpected output of .* -V: Dropbear v2022.83", "OpenSSH client first on PATH"},
 	} {
 		t.Setenv("PATH", fakeSSH(t, c.says)+":"+os.Getenv("PATH"))
 		program, err := remote.FindOpenSSH(t.Context())
@@ -261,7 +261,7 @@ func TestFindOpenSSH(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	_, err := remote.FindOpenSSH(t.Context())
-	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install the OpenSSH client")
+	wantError(t, err, remote.ErrOpenSSH, "ssh not found on PATH", "install the OpenSSH client")
 	_, err = remote.NewSSH(remote.Options{Config: remote.NoConfig, Client: remote.OpenSSH}).Dial(t.Context(), remote.Target{Address: "127.0.0.1"})
-	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install")
+	wantError(t, err, remote.ErrOpenSSH, "ssh not found on PATH", "install")
 }

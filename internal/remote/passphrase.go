@@ -40,9 +40,6 @@ func (k *lockedKey) SignWithAlgorithm(rand io.Reader, data []byte, algorithm str
 	return s.Sign(rand, data)
 }
 
-// errNotTyped means that the person typed no passphrase.
-var errNotTyped = errors.New("nobody typed its passphrase")
-
 // unlock opens the identity file with the contents text. It asks for the passphrase once in a run
 // and keeps the opened key, because decrypting a key is slow on purpose.
 func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphrase string, key ssh.Signer, err error) {
@@ -63,8 +60,8 @@ func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphr
 			}
 			again = "wrong passphrase; "
 		}
-		return "", fault.WithHint(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped),
-			"unlock it with the agent: ssh-add %s", Quote(file))
+		return "", fault.WithHint(fmt.Errorf("no passphrase entered for %s", file),
+			"enter it, or add the key to the SSH agent: ssh-add %s", Quote(file))
 	}
 	l, err := a.beginTrial(ctx, "passphrase of "+filepath.Clean(file), ask)
 	if err != nil {

@@ -82,7 +82,7 @@ func (p *put) guarded(ctx context.Context) error {
 		select {
 		case <-done:
 		case <-time.After(abortGrace):
-			p.conn.giveUp("it did not end a cancelled upload")
+			p.conn.abort("a cancelled upload did not end")
 			<-done
 		}
 	}
@@ -124,7 +124,7 @@ func (p *put) open(ctx context.Context) (*sftp.File, error) {
 	if err != nil { // SFTP has no code for "exists already", so Lstat shows that this was another error
 		return nil, refused
 	}
-	if err := p.goOn(ctx, st); err != nil {
+	if err := p.resume(ctx, st); err != nil {
 		return nil, err
 	}
 	if p.at == 0 {
@@ -154,9 +154,9 @@ func (p *put) create() (*sftp.File, error) {
 	return f, nil
 }
 
-// goOn finds out how much of the file an earlier try left: the longest prefix with the same bytes.
-// It cuts off the rest, or removes the file if no prefix matches.
-func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
+// resume finds the longest prefix that an earlier attempt transferred intact. It truncates the rest, or removes
+// the file if no prefix matches.
+func (p *put) resume(ctx context.Context, st fs.FileInfo) error {
 	there := min(st.Size(), p.up.Size)
 	for _, n := range []int64{there, there - inFlight} {
 		if n <= 0 || !st.Mode().IsRegular() {
@@ -178,7 +178,7 @@ func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
 			p.up.Progress(n)
 		}
 		if err := p.client.Truncate(p.part, n); err != nil {
-			return p.explain("cutting "+p.part, err)
+			return p.explain("truncating "+p.part, err)
 		}
 		return nil
 	}
@@ -217,10 +217,10 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 func (p *put) verify(ctx context.Context) error {
 	st, err := p.client.Stat(p.part)
 	if err != nil {
-		return p.explain("looking at "+p.part, err)
+		return p.explain("checking "+p.part, err)
 	}
 	if st.Size() != p.up.Size {
-		return fmt.Errorf("%s has %d bytes on the node, not %d", p.part, st.Size(), p.up.Size)
+		return fmt.Errorf("%s has %d bytes on the node, expected %d", p.part, st.Size(), p.up.Size)
 	}
 	there, err := p.remoteSum(ctx, p.up.Size)
 	if err != nil || there == p.up.SHA256 {
@@ -243,7 +243,7 @@ const sumScript = `if command -v openssl >/dev/null && openssl dgst -sha256 -r <
 elif command -v sha256sum >/dev/null; then sum() { sha256sum; }
 elif command -v shasum >/dev/null; then sum() { shasum -a 256; }
 elif command -v python3 >/dev/null; then sum() { python3 -c 'import hashlib,sys;print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'; }
-else echo "no program computes a sha256: openssl, sha256sum, shasum, python3" >&2; exit 127; fi
+else echo "missing openssl, sha256sum, shasum or python3 to compute a sha256" >&2; exit 127; fi
 head -c "$2" <"$1" | sum`
 
 // remoteSum returns the sha256 of the first n bytes of the part, as the node computes it.
@@ -266,7 +266,7 @@ func (p *put) rename() error {
 	rename := p.client.PosixRename
 	if _, ok := p.client.HasExtension("posix-rename@openssh.com"); !ok {
 		if _, err := p.client.Lstat(p.up.Path); err == nil {
-			return fmt.Errorf("%s exists, and the node's SFTP server cannot replace a file atomically", p.up.Path)
+			return fmt.Errorf("%s already exists, and the node's SFTP server cannot replace files atomically", p.up.Path)
 		}
 		rename = p.client.Rename
 	}
@@ -301,7 +301,7 @@ func (p *put) explain(doing string, err error) error {
 	if known && free < scraps || strings.Contains(strings.ToLower(status.Error()), "no space left") {
 		return p.up.noSpace(free)
 	}
-	return p.up.failed(doing, fmt.Errorf("the node's SFTP server answers %q", status.Error()))
+	return p.up.failed(doing, fmt.Errorf("SFTP server error %q", status.Error()))
 }
 
 // freeBytes returns the room in the file's folder, if the server tells it.
@@ -359,7 +359,7 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 
 // errNoSFTP means that the node has no SFTP, or that a start file of its login shell prints something
 // into it.
-var errNoSFTP = errors.New("the node has no SFTP")
+var errNoSFTP = errors.New("no SFTP server on the node")
 
 // endSFTP ends an SFTP session. Its Close waits until the node closes the channel. A server stuck
 // on a hung file system never closes it while sshd still answers keepalives. After abortGrace,
@@ -373,6 +373,6 @@ func (c *sshConn) endSFTP(client *sftp.Client) {
 	select {
 	case <-done:
 	case <-time.After(abortGrace):
-		c.giveUp("it did not end an SFTP session")
+		c.abort("an SFTP session did not end")
 	}
 }

@@ -23,7 +23,7 @@ var (
 
 // SetupFailed is the text that the node prints on stderr, before the status, when the setup line
 // fails. The command has not run then.
-const SetupFailed = "the setup line ended with status"
+const SetupFailed = "setup line exited with status"
 
 // CommandLine returns the line for the remote shell that runs cmd. It is one line that every login shell
 // reads alike, those of POSIX, fish, csh and tcsh: words that mean something else to one of them are
@@ -83,7 +83,7 @@ func Exports(env map[string]string) (string, error) {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if !envName.MatchString(k) {
-			return "", fmt.Errorf("%q cannot be the name of a variable", k)
+			return "", fmt.Errorf("invalid variable name %q", k)
 		}
 		b.WriteString("export " + k + "=" + Quote(env[k]) + "\n")
 	}
@@ -100,7 +100,7 @@ func programLine(cmd Command) (string, error) {
 		b.WriteString("env ")
 		for _, k := range slices.Sorted(maps.Keys(cmd.Env)) {
 			if !envName.MatchString(k) {
-				return "", fmt.Errorf("%q cannot be the name of a variable", k)
+				return "", fmt.Errorf("invalid variable name %q", k)
 			}
 			b.WriteString(k + "=" + Quote(cmd.Env[k]) + " ")
 		}
@@ -121,7 +121,7 @@ func programLine(cmd Command) (string, error) {
 
 func checkLine(line string) (string, error) {
 	if strings.ContainsRune(line, 0) {
-		return "", fmt.Errorf("a NUL byte in a command")
+		return "", fmt.Errorf("NUL byte in command")
 	}
 	return line, nil
 }

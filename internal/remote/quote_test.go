@@ -74,7 +74,7 @@ func TestSetupLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("/bin/sh", "-c", line).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "setup line ended with status 1") || strings.Contains(string(out), "ran") {
+	if err == nil || !strings.Contains(string(out), "setup line exited with status 1") || strings.Contains(string(out), "ran") {
 		t.Errorf("a failing setup: %v %q", err, out)
 	}
 }

@@ -111,19 +111,19 @@ func TestPutByProgramRefuses(t *testing.T) {
 		text, hint string
 		is         error
 	}{
-		"too short": {nil, func(b []byte) []byte { return b[:5] }, "has 5 bytes at the far end, 15 were sent", "", nil},
-		"too long":  {nil, func(b []byte) []byte { return append(b, "more"...) }, "has 19 bytes at the far end, 15 were sent", "", nil},
-		"altered":   {nil, upper, "on the node, but dsbuild sent ", "corrupts data", nil},
-		"no folder": {func(dir string, up *remote.Upload) { up.Path = dir + "/none/file" }, nil, "no such folder on the node", "mkdir -p ", nil},
-		"a folder":  {func(dir string, up *remote.Upload) { up.Path = dir }, nil, "is a folder", "touch ", nil},
+		"too short": {nil, func(b []byte) []byte { return b[:5] }, "has 5 bytes on the node, expected 15", "", nil},
+		"too long":  {nil, func(b []byte) []byte { return append(b, "more"...) }, "has 19 bytes on the node, expected 15", "", nil},
+		"altered":   {nil, upper, "on the node, expected ", "data corruption", nil},
+		"no folder": {func(dir string, up *remote.Upload) { up.Path = dir + "/none/file" }, nil, "no such directory on the node", "mkdir -p ", nil},
+		"a folder":  {func(dir string, up *remote.Upload) { up.Path = dir }, nil, "is a directory", "touch ", nil},
 		"no room":   {func(_ string, up *remote.Upload) { up.Size = 1 << 62 }, nil, "but only ", "df -h ", remote.ErrNoSpace},
 		"changed here": {
 			func(_ string, up *remote.Upload) { up.Open = uploadOf("another text.  ", "/x").Open }, nil,
-			"the local file for file is not the expected one: it changed", "verify-wheel", nil,
+			"local file for file changed during the run", "verify-wheel", nil,
 		},
 		"grown here": {
 			func(_ string, up *remote.Upload) { up.Open = uploadOf(text+"more", "/x").Open }, nil,
-			"the local file for file is not the expected one: it changed during the run, or its digest was wrong (16 bytes read, 15 expected)", "verify-wheel", nil,
+			"local file for file changed during the run, or its digest was wrong (16 bytes read, 15 expected)", "verify-wheel", nil,
 		},
 		"relative": {func(_ string, up *remote.Upload) { up.Path = "file" }, nil, "not an absolute path", "", nil},
 		"a zero":   {func(_ string, up *remote.Upload) { up.Path += "\x00" }, nil, "not an absolute path", "", nil},
@@ -169,12 +169,12 @@ func TestPutByProgramExplainsForeignAnswers(t *testing.T) {
 		answer answering
 		want   string
 	}{
-		"killed":         {answering{137, "", "Killed"}, "bringing a file to /data/file: "},
+		"killed":         {answering{137, "", "Killed"}, "sending a file to /data/file: "},
 		"another status": {answering{1, "x", "no such shell"}, ": no such shell"},
-		"no number":      {answering{84, "many", ""}, "/data needs 4 B, but only 0 B are free"},
-		"forbidden":      {answering{85, "", ""}, "creating a file in /data: train cannot write there"},
-		"without words":  {answering{83, "", ""}, "bringing a file to /data/file: "},
-		"its size":       {answering{86, "banner\n7", ""}, "has 7 bytes at the far end, 4 were sent"},
+		"no number":      {answering{84, "many", ""}, "/data needs 4 B, but only 0 B is free"},
+		"forbidden":      {answering{85, "", ""}, "creating a file in /data: permission denied for train"},
+		"without words":  {answering{83, "", ""}, "sending a file to /data/file: "},
+		"its size":       {answering{86, "banner\n7", ""}, "has 7 bytes on the node, expected 4"},
 	} {
 		err := remote.PutByProgram(t.Context(), c.answer, "train", uploadOf("text", "/data/file"))
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -54,13 +54,13 @@ func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string
 		case n != r.Size || here != r.SHA256:
 			return r.changed(n)
 		case exit.Code == receiveSize:
-			return fmt.Errorf("%s has %s bytes at the far end, %d were sent", r.part, said, r.Size)
+			return fmt.Errorf("%s has %s bytes on the node, expected %d", r.part, said, r.Size)
 		}
 		return r.corrupted(r.part, said)
 	case receiveFailed:
-		return r.failed("bringing a file to "+r.Path, errors.New(said))
+		return r.failed("sending a file to "+r.Path, errors.New(said))
 	}
-	return fmt.Errorf("bringing a file to %s: %w: %s", r.Path, exit, errs)
+	return fmt.Errorf("sending a file to %s: %w: %s", r.Path, exit, errs)
 }
 
 // PutByProgram is Conn.Put by a program on the node, which runs as this user and reads the file from

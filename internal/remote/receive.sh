@@ -28,7 +28,7 @@ free() {
 
 folder=$(dirname "$target")
 [ -d "$folder" ] || fail 81
-[ ! -d "$target" ] || fail 83 "$target is a folder"
+[ ! -d "$target" ] || fail 83 "$target is a directory"
 room=$(free)
 [ "$room" -ge $((size - there)) ] || fail 84 "$room"
 if [ "$there" = 0 ]; then
@@ -58,7 +58,7 @@ else
 	is=$(openssl dgst -sha256 -r <"$part")
 fi
 is=${is%% *}
-[ -n "$is" ] || fail 83 "neither sha256sum nor openssl is there"
+[ -n "$is" ] || fail 83 "missing sha256sum or openssl"
 [ "$is" = "$sha256" ] || fail 87 "$is"
 said=$(mv -f "$part" "$target" 2>&1) || fail 83 "$said"
 made=

@@ -139,12 +139,12 @@ type Dialer interface {
 // Sentinels for failures between this machine and a node. The caller may retry after ErrDial and
 // ErrLost, but not after the others.
 var (
-	ErrDial    = errors.New("no connection")
-	ErrAuth    = errors.New("authentication refused")
-	ErrBanned  = errors.New("this machine is banned for a while")
-	ErrHostKey = errors.New("host key not accepted")
-	ErrSudo    = errors.New("sudo refused")
-	ErrLost    = errors.New("connection lost")
+	ErrDial    = errors.New("cannot connect")
+	ErrAuth    = errors.New("authentication failed")
+	ErrBanned  = errors.New("temporarily blocked by sshd (PerSourcePenalties)")
+	ErrHostKey = errors.New("host key verification failed")
+	ErrSudo    = errors.New("sudo failed")
+	ErrLost    = errors.New("lost connection")
 	ErrNoSpace = errors.New("no space left on the node")
 )
 

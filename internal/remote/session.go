@@ -96,7 +96,7 @@ func (c *sshConn) run(ctx context.Context, line string, in, out, errs *Gate) err
 		if errors.Is(err, io.EOF) {
 			return &endedError{startingCommand}
 		}
-		return fmt.Errorf("the node starts no commands: %w", err)
+		return fmt.Errorf("cannot start a command on the node: %w", err)
 	}
 	if stdin != nil {
 		// Nobody waits for this copy: the program may end before it has read all its input.

@@ -72,14 +72,14 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	}
 	err = flooded(s.run(limited))
 	if ctx.Err() == nil && clock.expired() {
-		err = nodeerr.Errorf("%w on %s: it ran no command within %s, and printed %q",
+		err = nodeerr.Errorf("%w on %s: timed out after %s with output %q",
 			ErrSudo, nodeerr.Own(c.target.Name), limit, s.said())
 		err = fault.WithHint(err,
-			"sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
+			"check what sudo prompts for on the node: sudo -u %s true", c.target.Sudo)
 	}
 	var wrong error
 	if errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()) {
-		wrong = nodeerr.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", nodeerr.Own(a.conn.target.Name))
+		wrong = nodeerr.Errorf("password rejected by sudo on %s; not tried on other nodes", nodeerr.Own(a.conn.target.Name))
 	}
 	a.trial.end(err, wrong)
 	if err == nil {
@@ -93,7 +93,7 @@ func (c *sudoConn) Run(ctx context.Context, cmd Command) error {
 	asked := false
 	s, err := c.session(cmd, func(context.Context, string) (string, error) {
 		if asked || c.password == "" {
-			return "", errors.New("sudo asks for a password again")
+			return "", errors.New("second password prompt from sudo")
 		}
 		asked = true
 		return c.password, nil
@@ -277,7 +277,7 @@ func (s *sudoSession) refused(exit *ExitError) error {
 	}
 	err := nodeerr.Errorf("%w on %s: %s", ErrSudo, nodeerr.Own(t.Name), said)
 	if said == "" {
-		err = nodeerr.Errorf("%w on %s: it ended with %w", ErrSudo, nodeerr.Own(t.Name), exit)
+		err = nodeerr.Errorf("%w on %s: %w", ErrSudo, nodeerr.Own(t.Name), exit)
 	}
 	for _, known := range sudoAdvice {
 		if bytes.Contains(s.words, []byte(known[0])) {
@@ -285,18 +285,18 @@ func (s *sudoSession) refused(exit *ExitError) error {
 			return fault.WithHint(err, "%s", text)
 		}
 	}
-	return fault.WithHint(err, "try there: sudo -u %s true", t.Sudo)
+	return fault.WithHint(err, "run on the node: sudo -u %s true", t.Sudo)
 }
 
 // sudoAdvice maps a part of sudo's error message to advice for the user.
 var sudoAdvice = [][2]string{
-	{"password is required", "from a terminal, dsbuild asks for it; or add NOPASSWD for LOGIN to the node's sudoers"},
-	{"not in the sudoers", "the node's sudoers needs: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"not allowed to", "the node's sudoers needs: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"may not run sudo", "the node's sudoers needs: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"must have a tty", "the node's sudoers needs: Defaults:LOGIN !requiretty"},
+	{"password is required", "run dsbuild from a terminal to enter it, or add NOPASSWD for LOGIN to the node's sudoers"},
+	{"not in the sudoers", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
+	{"not allowed to", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
+	{"may not run sudo", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
+	{"must have a tty", "add to the node's sudoers: Defaults:LOGIN !requiretty"},
 	{"unknown user", "set sudo: in the inventory to a user of the node, or to true for root"},
-	{"not found", "is sudo installed there? With sudo: false in the inventory, dsbuild does not use it"},
+	{"not found", "install sudo on the node, or set sudo: false in the inventory"},
 }
 
 // sudoLogin asks for the password that a node's sudo wants.
@@ -332,9 +332,9 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	answers, t := a.conn.answers, a.conn.target
 	ask := func() (string, error) {
 		if a.asked++; a.asked > rounds {
-			return "", fmt.Errorf("the password of %s was wrong", of)
+			return "", fmt.Errorf("incorrect password for %s", of)
 		}
-		text, err := answers.ask(ctx, question(t.Name, "", "password of "+of+" for sudo:"), false)
+		text, err := answers.ask(ctx, question(t.Name, "", "sudo password for "+of+":"), false)
 		if err == nil && text == "" {
 			err = errNoAnswer
 		}

@@ -106,7 +106,7 @@ func TestSudoIsTheOther(t *testing.T) {
 		t.Errorf("%d bytes, %v, %v", len(got), st.Mode(), err)
 	}
 	up.Path = "/root/dsbuild-test"
-	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "daemon cannot write there") && !strings.Contains(err.Error(), "no such folder") {
+	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "permission denied for daemon") && !strings.Contains(err.Error(), "no such directory") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -219,7 +219,7 @@ func TestSudoPassword(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	dial(t, d, target) // another node
-	if want := "gpu01: password of daemon for sudo: "; len(p.asked) != 2 || p.asked[0] != want || p.asked[1] != want {
+	if want := "gpu01: sudo password for daemon: "; len(p.asked) != 2 || p.asked[0] != want || p.asked[1] != want {
 		t.Errorf("asked %q", p.asked)
 	}
 }
@@ -231,7 +231,7 @@ func TestSudoRefuses(t *testing.T) {
 	d, target := sudoAt(s, p)
 	for range 3 {
 		_, err := d.Dial(t.Context(), target)
-		wantError(t, err, remote.ErrSudo, "on gpu01: .*(incorrect password|sudo on .* refused the password)", "")
+		wantError(t, err, remote.ErrSudo, "on gpu01: .*(incorrect password|password rejected by sudo on .*)", "")
 		if secrets.MatchString(fmt.Sprint(err)) {
 			t.Error(err)
 		}
@@ -241,7 +241,7 @@ func TestSudoRefuses(t *testing.T) {
 	}
 	d, target = sudoAt(s, nil)
 	_, err := d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrSudo, "a password is required", "from a terminal, dsbuild asks for it; or add NOPASSWD for daemon")
+	wantError(t, err, remote.ErrSudo, "a password is required", "from a terminal to enter it, or add NOPASSWD for daemon")
 
 	d, target = sudoAt(realSudo(t, "nobody ALL=(ALL) ALL"), says("secret"))
 	_, err = d.Dial(t.Context(), target)
@@ -300,9 +300,9 @@ func TestSudoOddities(t *testing.T) {
 read x; [ "$x" = secret ] || exit 1; exec "$@"`, "", "1"},
 		"a lecture, and no prompt": {behind + `seq 1 20000 >&2; exec "$@"`, "", "0"},
 		"twice":                    {behind + `for i in 1 2; do printf %s "$prompt" >&2; read x; done; exec "$@"`, "", "2"},
-		"another question":         {behind + `printf 'Passcode: ' >&2; read x; exec "$@"`, `it ran no command within .* and printed "Passcode:"`, "0"},
-		"hangs up":                 {"exit 1", "it ended with exit status 1", "0"},
-		"mute":                     {behind + `printf %s "$prompt" >&2; cat >/dev/null; exit 1`, "it ran no command", "1"},
+		"another question":         {behind + `printf 'Passcode: ' >&2; read x; exec "$@"`, `timed out after .* with output "Passcode:"`, "0"},
+		"hangs up":                 {"exit 1", "on .*: exit status 1$", "0"},
+		"mute":                     {behind + `printf %s "$prompt" >&2; cat >/dev/null; exit 1`, "timed out after", "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -329,7 +329,7 @@ read x; [ "$x" = secret ] || exit 1; exec "$@"`, "", "1"},
 	missing := sshtest.Start(t, sshtest.Options{Env: []string{"PATH=/nowhere"}})
 	d, target := sudoAt(missing, nil)
 	_, err := d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrSudo, "not found", "is sudo installed there")
+	wantError(t, err, remote.ErrSudo, "not found", "install sudo on the node")
 }
 
 // The node names the user whose password sudo wants. dsbuild reuses a typed password only as
@@ -340,19 +340,19 @@ func TestSudoLendsThePasswordOfTheLoginAlone(t *testing.T) {
 		return strings.Replace(behind, "s/%p/train/", "s/%p/"+of+"/", 1) + `printf %s "$prompt" >&2; read x; [ "$x" = ` + of + `-secret ] || exit 1; exec "$@"`
 	}
 	p := &person{answer: func(_ context.Context, question string, _ bool) (string, error) {
-		_, of, _ := strings.Cut(question, "password of ")
-		of, _, _ = strings.Cut(of, " ")
+		_, of, _ := strings.Cut(question, "sudo password for ")
+		of, _, _ = strings.Cut(of, ":")
 		return of + "-secret", nil
 	}}
 	d := remote.WithSudo(native.quick(), remote.NewAnswers(p), remote.SudoLimit)
 	for _, c := range []struct{ name, of, user, asked string }{
-		{"gpu01", "train", "train", "gpu01: password of train for sudo: "},
+		{"gpu01", "train", "train", "gpu01: sudo password for train: "},
 		{"gpu02", "train", "train", ""},
-		{"gpu03", "root", "train", "gpu03: password of root for sudo: "},
-		{"gpu04", "root", "train", "gpu04: password of root for sudo: "},
-		{"gpu05", "alice", "train", "gpu05: password of alice for sudo: "},
-		{"gpu06", "alice", "alice", "gpu06: password of alice for sudo: "},
-		{"gpu07", "train", "alice", "gpu07: password of train for sudo: "},
+		{"gpu03", "root", "train", "gpu03: sudo password for root: "},
+		{"gpu04", "root", "train", "gpu04: sudo password for root: "},
+		{"gpu05", "alice", "train", "gpu05: sudo password for alice: "},
+		{"gpu06", "alice", "alice", "gpu06: sudo password for alice: "},
+		{"gpu07", "train", "alice", "gpu07: sudo password for train: "},
 		{"gpu08", "alice", "alice", ""},
 	} {
 		before := p.count()

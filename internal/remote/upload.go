@@ -91,41 +91,41 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 
 // noSpace returns the error of a node with too little free space.
 func (u Upload) noSpace(free int64) error {
-	err := nodeerr.Errorf("%w: %s needs %s, but only %s are free",
+	err := nodeerr.Errorf("%w: %s needs %s, but only %s is free",
 		ErrNoSpace, path.Dir(u.Path), ui.Size(u.Size), nodeerr.Own(ui.Size(free)))
-	return fault.WithHint(err, "make room there (on the node: df -h %s; du -xsh %s/*)",
+	return fault.WithHint(err, "free disk space on the node: df -h %s; du -xsh %s/*",
 		Quote(path.Dir(u.Path)), Quote(path.Dir(u.Path)))
 }
 
-// noFolder returns the error of a node that lacks the folder.
+// noFolder returns the error of a missing directory on the node.
 func (u Upload) noFolder(doing string) error {
-	return fault.WithHint(fmt.Errorf("%s: no such folder on the node", doing),
-		"create it there: mkdir -p %s", Quote(path.Dir(u.Path)))
+	return fault.WithHint(fmt.Errorf("%s: no such directory on the node", doing),
+		"create it on the node: mkdir -p %s", Quote(path.Dir(u.Path)))
 }
 
-// forbidden returns the error of a folder that the user may not write to.
+// forbidden returns the error of a directory that is not writable by user.
 func (u Upload) forbidden(doing, user string) error {
-	return fault.WithHint(fmt.Errorf("%s: %s cannot write there", doing, user),
-		"check its owner on the node: ls -ld %s", Quote(path.Dir(u.Path)))
+	return fault.WithHint(fmt.Errorf("%s: permission denied for %s", doing, user),
+		"check the owner on the node: ls -ld %s", Quote(path.Dir(u.Path)))
 }
 
 // changed returns the error of a local file that does not match Size and SHA256. n is the number of
 // bytes read.
 func (u Upload) changed(n int64) error {
-	err := fmt.Errorf("the local file for %s is not the expected one: it changed during the run, "+
-		"or its digest was wrong (%d bytes read, %d expected)", path.Base(u.Path), n, u.Size)
-	return fault.WithHint(err, "run the same command again; 'dsbuild verify-wheel FILE' checks a wheel")
+	err := fmt.Errorf("local file for %s changed during the run, or its digest was wrong (%d bytes read, %d expected)",
+		path.Base(u.Path), n, u.Size)
+	return fault.WithHint(err, "rerun the command; check a wheel with dsbuild verify-wheel FILE")
 }
 
 // corrupted returns the error of a file that arrived at part with another sha256.
 func (u Upload) corrupted(part, sum string) error {
-	return fault.WithHint(fmt.Errorf("%s has sha256 %s on the node, but dsbuild sent %s", part, sum, u.SHA256),
-		"the node's disk or the network corrupts data")
+	return fault.WithHint(fmt.Errorf("%s has sha256 %s on the node, expected %s", part, sum, u.SHA256),
+		"check the node's disk and the network for data corruption")
 }
 
 // failed returns the error of another failure on the node.
 func (u Upload) failed(doing string, why error) error {
 	return fault.WithHint(fmt.Errorf("%s: %w", doing, why),
-		"check quota, read-only file systems and permissions: on the node, try: touch %s",
+		"check quota, permissions and read-only file systems on the node: touch %s",
 		Quote(path.Join(path.Dir(u.Path), ".dsbuild-test")))
 }

@@ -30,10 +30,9 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 	case Native:
 		if t.proxyCommand != "" {
 			// Without the ProxyCommand another node may answer, or none.
-			err := fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which only OpenSSH can run",
-				t.word(), t.proxyCommand)
+			err := fmt.Errorf("ProxyCommand for %s requires OpenSSH: %s", t.word(), t.proxyCommand)
 			return fault.WithHint(err, "use --ssh auto or --ssh openssh; "+
-				"if the node can be reached directly, put ProxyCommand none for it before that line")
+				"for a node that is directly reachable, set ProxyCommand none before that line")
 		}
 	default:
 		t.openSSH = why != "" || slices.ContainsFunc(t.Jump, func(j Target) bool { return j.openSSH || j.hasMaster() })
@@ -46,7 +45,7 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 	}
 	if _, err := d.openSSH(); err != nil {
 		if why != "" {
-			err = fmt.Errorf("%s needs OpenSSH (%s): %w", t.word(), why, err)
+			err = fmt.Errorf("%s requires OpenSSH (%s): %w", t.word(), why, err)
 		}
 		return err
 	}
@@ -66,9 +65,9 @@ func (d *SSH) opensshAlone(t Target, set settings) string {
 	case set.says("hostbasedauthentication", "yes"):
 		return "HostbasedAuthentication"
 	case slices.ContainsFunc(t.IdentityFiles, securityKey):
-		return "a security key"
+		return "security key"
 	case set.says("gssapiauthentication", "yes") && d.config.ticket():
-		return "GSSAPIAuthentication, and Kerberos has a ticket"
+		return "GSSAPIAuthentication with a Kerberos ticket"
 	}
 	return ""
 }

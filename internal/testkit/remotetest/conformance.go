@@ -314,7 +314,7 @@ func testPutRefusals(t *testing.T, c remote.Conn, dir string) {
 		t.Errorf("a relative path: %v", err)
 	}
 	up.Path = filepath.Join(dir, "missing", "file")
-	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "no such folder") {
+	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "no such directory") {
 		t.Errorf("a missing folder: %v", err)
 	}
 	up.Path = filepath.Join(dir, "folder")
