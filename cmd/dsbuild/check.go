@@ -31,19 +31,17 @@ func newCheckCommand(a *app) *cobra.Command {
 	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check INVENTORY",
-		Short: "Check whether the nodes are ready for a job on all of them",
-		Long: `Check whether the nodes of an inventory are ready for a job that runs on all of
-them. dsbuild asks all nodes at once. For everything that would make a job hang
-or fail it names the node, the fault, and what to try.
+		Short: "Check that a cluster is ready for a multi-node job",
+		Long: `Check that the nodes of an inventory are ready for a multi-node job.
 
-It checks versions, variables, GPUs and their health, the address that the
-master's name resolves to on each node, the master's port, connections from each
-node to each other one, interfaces, disk space, and paths. Last, all
-nodes sum numbers with torch.distributed: over gloo, and over NCCL where there
-are GPUs; with --launcher jax they use jax.distributed.
+All nodes are probed in parallel: versions, environment variables, GPUs and
+their health, the address that the master's name resolves to, the master's port,
+connections between every two nodes, network interfaces, disk space and paths.
+Finally, all nodes compute a sum with torch.distributed, over Gloo and, with
+GPUs, over NCCL (--launcher jax: with jax.distributed). Everything that would
+make a job hang or fail is reported with the node, the cause and a hint.
 
-The first node is the master. dsbuild changes nothing and leaves nothing on the
-nodes.` + whichCheck,
+The first node is the master. Nothing is changed or left on the nodes.` + whichCheck,
 		Example: `  dsbuild check inventory.yaml
   dsbuild check inventory.yaml --data /data/wikitext --output /shared/out
   dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.json`,
@@ -55,19 +53,19 @@ nodes.` + whichCheck,
 	}
 	f.nodes.addWithoutLogs(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("report").Usage = "also write the report as JSON to `FILE`, whose name ends in .json; repeatable"
+	flags.Lookup("report").Usage = "Also write the report to `FILE` (.json); repeatable"
 	flags.StringVar(&f.master, "master", "",
-		"the `ADDRESS` of the first node for the others (default: that of the inventory)")
-	flags.IntVar(&f.port, "port", 29500, "the `PORT` on which the master will listen")
+		"Master `ADDRESS`, as the other nodes reach it (default: from the inventory)")
+	flags.IntVar(&f.port, "port", 29500, "Master `PORT` of the job")
 	flags.StringVar(&f.launcher, "launcher", "torchrun",
-		"what will start the job: `torchrun|jax` (jax: the nodes sum with JAX)")
-	flags.StringArrayVar(&f.data, "data", nil, "a `PATH` that must have the same content on every node; repeatable")
-	flags.StringArrayVar(&f.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
+		"Launcher of the job: `torchrun|jax` selects the library of the collectives")
+	flags.StringArrayVar(&f.data, "data", nil, "`PATH` that must have the same content on every node; repeatable")
+	flags.StringArrayVar(&f.output, "output", nil, "`DIR` that every node must be able to write to; repeatable")
 	flags.StringVar(&f.minFree, "min-free", "1GB",
-		"free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
-	flags.StringArrayVar(&f.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
+		"Free space required in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
+	flags.StringArrayVar(&f.skip, "skip", nil, "Skip a `CHECK`: "+strings.Join(checkNames(), ", ")+"; repeatable")
 	flags.DurationVar(&f.nodes.timeout, "timeout", 0,
-		"time limit of each step of a collective, as `DURATION` (default 2m)")
+		"Timeout of each step of a collective, as `DURATION` (default 2m)")
 	return cmd
 }
 
@@ -94,11 +92,11 @@ func (f checkFlags) options(ctx context.Context, a *app) (check.Options, error) 
 	if opt.Options, inv, err = f.nodes.options(ctx, a); err != nil {
 		return opt, err
 	}
-	opt.Logs, opt.Timeout = fleet.Logs{}, 0 // a check has none, and its --timeout is that of a step
+	opt.Logs, opt.Timeout = fleet.Logs{}, 0 // a check keeps no logs, and its --timeout limits a step
 	seen := map[string]string{}
 	for _, h := range inv.Hosts {
 		if other, twice := seen[h.Node]; twice {
-			return opt, usagef("%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
+			return opt, usagef("%s and %s are the same node: select one of its environments with --limit", other, h.Name)
 		}
 		seen[h.Node] = h.Name
 	}
@@ -118,11 +116,11 @@ func (f checkFlags) checked() (check.Options, error) {
 	opt.MinFree, err = units.FromHumanSize(f.minFree)
 	switch {
 	case err != nil || opt.MinFree < 0:
-		return opt, usagef("--min-free %s: must be a size such as 500MB or 10GB", f.minFree)
+		return opt, usagef("invalid value %q for --min-free: want a size such as 500MB or 10GB", f.minFree)
 	case f.port < 1024 || f.port > 65535:
-		return opt, usagef("--port %d: must be from 1024 to 65535", f.port)
+		return opt, usagef("invalid value %d for --port: want 1024 to 65535", f.port)
 	case strings.ContainsAny(f.master, " \t\n/@") || strings.HasPrefix(f.master, "-"):
-		return opt, usagef("--master %q: must be a name or an address, without a port", f.master)
+		return opt, usagef("invalid value %q for --master: want a host name or an IP address without a port", f.master)
 	}
 	for _, flag := range []struct {
 		name  string
@@ -130,7 +128,7 @@ func (f checkFlags) checked() (check.Options, error) {
 	}{{"data", f.data}, {"output", f.output}} {
 		for _, p := range flag.paths {
 			if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
-				return opt, usagef("--%s %s: must be a path on the nodes that begins with / or ~/", flag.name, p)
+				return opt, usagef("invalid value %q for --%s: want a path on the nodes that begins with / or ~/", p, flag.name)
 			}
 		}
 	}
@@ -142,7 +140,7 @@ func (f checkFlags) checked() (check.Options, error) {
 	}
 	for _, file := range f.nodes.reports {
 		if filepath.Ext(file) != ".json" {
-			return opt, usagef("--report %s: check writes its report as .json", file)
+			return opt, usagef("invalid value %q for --report: want a name that ends in .json", file)
 		}
 	}
 	return opt, nil

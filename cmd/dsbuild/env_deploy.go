@@ -28,19 +28,18 @@ func newEnvDeployCommand(a *app) *cobra.Command {
 	var f envDeployFlags
 	cmd := &cobra.Command{
 		Use:   "deploy INVENTORY",
-		Short: "Give every node the environment of a lock",
-		Long: `Give every node the environment of a lock, and prove that all have the same.
+		Short: "Install a locked environment on every node",
+		Long: `Install a locked environment on every node of an inventory.
 
-dsbuild first collects the files of the lock on this machine, then probes every
-node, and refuses a node that the lock has no files for before it sends
-anything. Each node gets the wheels that it lacks, and uv makes the environment
-there from these files alone, beside the current one. dsbuild compares every
-file with its wheel and loads every op of DeepSpeed. Then it switches by one
-rename of the link current. If anything fails or is interrupted, the old
-environment stays. A second run changes nothing.
+All files of the lockfile are collected first, and all nodes are probed; nodes
+that the lockfile does not cover are rejected before anything is sent. Each
+remaining node receives the wheels that it lacks, and uv creates the new
+environment there from these files only, next to the current one. Every file is
+compared with its wheel and every op is loaded before the node switches to the
+new environment by renaming a symbolic link. If a step fails or the run is
+interrupted, the old environment stays in use. Deploys are idempotent.
 
-It refuses a node whose current environment is used by running processes, and
-names them; --in-use changes that.`,
+Nodes whose current environment is in use are rejected unless --in-use is given.`,
 		Example: `  dsbuild env deploy inventory.yaml
   dsbuild env deploy inventory.yaml --lock train.lock --limit 'gpu[01-04]' --dry-run`,
 		Args: cobra.ExactArgs(1),
@@ -55,8 +54,8 @@ names them; --in-use changes that.`,
 	f.files.add(cmd)
 	addLockFlag(cmd, &f.lock)
 	cmd.Flags().StringVar(&f.verify, "verify", "load",
-		"what to check on each node: `load|files` (every op loads, or files alone)")
-	cmd.Flags().BoolVar(&f.force, "force", false, "make the environment anew also where a node has it already")
+		"Load every op, or only compare files: `load|files`")
+	cmd.Flags().BoolVar(&f.force, "force", false, "Recreate the environment on nodes that already have it")
 	return cmd
 }
 
@@ -74,7 +73,7 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))
 }
 
-// options checks the flags, reads the lock, the inventory and the policy, and collects the files of the lock.
+// options checks the flags, reads the lockfile, the inventory and the policy, and collects the locked files.
 func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Options, err error) {
 	if opt.Verify, err = verifyLevel(f.verify); err != nil {
 		return opt, err
@@ -88,9 +87,8 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 	opt.Force = f.force
 	file := strings.TrimSuffix(f.lock, filepath.Ext(f.lock)) + ".yaml"
 	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {
-		a.reporter.Warn("%s has changed since %s was made, and dsbuild deploys what the lock says: "+
-			"dsbuild env lock makes a new one",
-			ui.Clean(file), ui.Clean(f.lock))
+		a.reporter.Warn("%s is out of date: %s has changed since; to update it, run: dsbuild env lock %[2]s",
+			ui.Clean(f.lock), ui.Clean(file))
 	}
 	c, _, err := f.files.collector(a)
 	if err != nil {

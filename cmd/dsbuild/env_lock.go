@@ -39,19 +39,17 @@ func newEnvLockCommand(a *app) *cobra.Command {
 	var f envLockFlags
 	cmd := &cobra.Command{
 		Use:   "lock [FILE]",
-		Short: "Write down every file of an environment, for each kind of node",
-		Long: `Write down every file of an environment, for each kind of node.
+		Short: "Resolve an environment to a lockfile, for each node type",
+		Long: `Resolve an environment to a lockfile, for each node type.
 
-FILE is the environment file (default environment.yaml; - for standard input
-with -o). uv resolves its requirements. The lock beside it lists every wheel
-with its size and sha256. A kind of node is a machine type (such as x86_64) with
-the oldest glibc of such nodes. The key nodes of the file lists the kinds, or
---for asks the nodes of an inventory. If a package has no wheel for the Python
-or the glibc of a kind, this command names the package.
+FILE is the environment file (default environment.yaml; - for standard input,
+with -o). uv resolves its requirements, and the lockfile next to it lists every
+wheel with its size and SHA-256. A node type is a CPU architecture and the
+oldest glibc among its nodes: list the types under nodes: in FILE, or let --for
+probe an inventory. Packages without a wheel for a node type are reported.
 
-If the file, the kinds and the local wheels are the same as before, the lock
-stays as it is. Else only the changed packages get new versions. --upgrade takes
-the newest versions that fit.`,
+The lockfile is left unchanged if FILE, the node types and the local wheels are
+the same as before; otherwise only changed packages get new versions.`,
 		Example: `  dsbuild env lock environment.yaml --for inventory.yaml
   dsbuild env lock environment.yaml --upgrade`,
 		Args: cobra.MaximumNArgs(1),
@@ -63,19 +61,19 @@ the newest versions that fit.`,
 			return runEnvLock(cmd.Context(), a, f)
 		},
 	}
-	f.nodes.add(cmd, "ask the nodes of `INVENTORY` for their kinds")
+	f.nodes.add(cmd, "Probe the node types of `INVENTORY`")
 	f.files.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&f.out, "output", "o", "",
-		"write the lock to `FILE` (default: the environment file's name with .lock)")
-	flags.BoolVar(&f.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
-	flags.BoolVar(&f.json, "json", false, "print one JSON document")
+		"Lockfile to write: `FILE` (default: the environment file's name with .lock)")
+	flags.BoolVar(&f.upgrade, "upgrade", false, "Ignore the existing lockfile and pick the newest compatible versions")
+	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
 	return cmd
 }
 
 func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
 	if f.out == "" && f.file == "-" {
-		return usagef("- needs -o: the lock of standard input has no name")
+		return usagef("- (standard input) requires --output")
 	}
 	f.out = cmp.Or(f.out, lockName(f.file))
 	spec, err := environment.Read(f.file, a.stdin)
@@ -86,8 +84,8 @@ func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
 		return err
 	}
 	if spec.Build != nil {
-		return fault.WithHint(usagef("%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
-			"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(f.file))
+		return fault.WithHint(usagef("%s: the wheel under deepspeed: is not built yet", spec.Build.At),
+			"to build the wheel, lock and deploy, run: dsbuild ship INVENTORY --env %s", ui.Clean(f.file))
 	}
 	kinds, err := f.kinds(ctx, a, spec)
 	if err != nil {
@@ -116,14 +114,14 @@ func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
 	return err
 }
 
-// lock resolves an environment with uv and writes its lock, unless it is the one that is there.
+// lock resolves an environment with uv and writes its lockfile, unless it is up to date.
 func (f envLockFlags) lock(
 	ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Platform,
 ) (l *environment.Lock, changed bool, err error) {
 	var old *environment.Lock // none with --upgrade
 	if _, err := os.Stat(f.out); !f.upgrade && !errors.Is(err, os.ErrNotExist) {
 		if old, err = environment.ReadLock(f.out); err != nil {
-			return nil, false, fault.WithHint(err, "remove the file, or lock with --upgrade, which does not read it")
+			return nil, false, fault.WithHint(err, "delete the file, or use --upgrade to ignore it")
 		}
 	}
 	c, network, err := f.files.collector(a)
@@ -146,12 +144,12 @@ func (f envLockFlags) lock(
 	return l, changed, err
 }
 
-// kinds are the kinds of nodes to lock for.
+// kinds returns the node types to lock for.
 func (f envLockFlags) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Platform, error) {
 	switch {
 	case f.nodes.inventory == "" && len(spec.Platforms) == 0:
-		return nil, fault.WithHint(usagef("no kind of node: %s has no nodes, and --for names no inventory", f.file),
-			"give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
+		return nil, fault.WithHint(usagef("no node types: %s has no key nodes, and --for is not set", f.file),
+			"use --for INVENTORY, or add to the file: nodes: [{glibc: 2.28}]")
 	case f.nodes.inventory == "":
 		return spec.Platforms, nil
 	}
@@ -172,7 +170,7 @@ func (f envLockFlags) kinds(ctx context.Context, a *app, spec *environment.Spec)
 	names := map[string][]string{} // by platform
 	for _, n := range probed {
 		if n.Err != nil {
-			a.reporter.Warn("%s: %v; the lock may have no files for it", n.Name, n.Err)
+			a.reporter.Warn("%s: %v; the lockfile may not cover this node", n.Name, n.Err)
 			continue
 		}
 		facts = append(facts, n.Facts)
@@ -180,11 +178,11 @@ func (f envLockFlags) kinds(ctx context.Context, a *app, spec *environment.Spec)
 	}
 	kinds := environment.PlatformsOf(facts)
 	if len(kinds) == 0 {
-		return nil, report.NotOK("no node has told its machine and glibc")
+		return nil, report.NotOK("no node could be probed for its CPU architecture and glibc")
 	}
 	words := lists.Map(kinds, func(k environment.Platform) string {
 		return fmt.Sprintf("%s (%s)", k, ui.FoldShort(names["linux_"+k.Machine]))
 	})
-	a.reporter.Note("kinds of nodes: %s", strings.Join(words, ", "))
+	a.reporter.Note("node types: %s", strings.Join(words, ", "))
 	return kinds, nil
 }

@@ -96,7 +96,7 @@ func TestLockWithoutAWheelForAMachine(t *testing.T) {
 	cmd.Stderr = out
 	err := cmd.Run()
 	for _, want := range []string{
-		"kinds of nodes: aarch64 with glibc ", " (gpu2), x86_64 with glibc ", " (gpu1)\n",
+		"node types: aarch64 with glibc ", " (gpu2), x86_64 with glibc ", " (gpu1)\n",
 		"environment.yaml:4:5: fast: it has no wheel for Python 3.11, aarch64 with glibc ", "; there are " + fast + "\n", "hint: name a wheel of it for each kind of node",
 	} {
 		if !strings.Contains(out.String(), want) {

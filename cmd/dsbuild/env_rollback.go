@@ -22,11 +22,11 @@ func newEnvRollbackCommand(a *app) *cobra.Command {
 	var f envRollbackFlags
 	cmd := &cobra.Command{
 		Use:   "rollback INVENTORY",
-		Short: "Switch back to the environment that each node had before",
-		Long: `Switch back to the environment that each node had before the last switch, after
-a look at every file of it. dsbuild sends no files, because the node kept that
-environment. A node keeps only one previous environment. dsbuild reads only the
-environment's name from the lock.`,
+		Short: "Restore each node's previous environment",
+		Long: `Restore each node's previous environment, after checking every file in it.
+
+Each node keeps one previous environment, so no files are sent. Only the name of
+the environment is read from the lockfile.`,
 		Example: `  dsbuild env rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

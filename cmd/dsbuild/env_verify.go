@@ -13,7 +13,7 @@ import (
 // envVerifyFlags are the flags of dsbuild env verify.
 type envVerifyFlags struct {
 	nodes nodeFlags
-	files filesFlags // without its network: it downloads nothing
+	files filesFlags // without its network: nothing is downloaded
 
 	lock   string
 	verify string
@@ -23,13 +23,13 @@ func newEnvVerifyCommand(a *app) *cobra.Command {
 	var f envVerifyFlags
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
-		Short: "Compare the environments of nodes with the lock, to the last file",
-		Long: `Compare the whole environments of nodes with the lock and with each other, to
-the last file. dsbuild changes and writes nothing on the nodes.
+		Short: "Report environments that differ from the lockfile, file by file",
+		Long: `Report environments that differ from the lockfile or from each other, file by
+file. Nothing is changed on the nodes.
 
-Each node compares every file with its RECORD, and names code that belongs to no
-package. dsbuild compares the files of each package with those of its wheel, if
-it has the wheel here, in the cache or in --files; it downloads nothing.`,
+Every file is compared with its package's RECORD, and code that belongs to no
+package is reported. Packages are also compared with their wheels where these
+are in the cache or in --files; nothing is downloaded.`,
 		Example: `  dsbuild env verify inventory.yaml`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,9 +40,9 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 	f.nodes.add(cmd)
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addLockFlag(cmd, &f.lock)
-	cmd.Flags().StringVar(&f.files.dir, "files", "", "look for the files of the lock in `DIR` first")
+	cmd.Flags().StringVar(&f.files.dir, "files", "", "Look for locked files in `DIR` first")
 	cmd.Flags().StringVar(&f.verify, "verify", "load",
-		"what to check on each node: `load|files` (every op loads, or files alone)")
+		"Load every op, or only compare files: `load|files`")
 	return cmd
 }
 
@@ -58,9 +58,9 @@ func runEnvVerify(ctx context.Context, a *app, f envVerifyFlags) error {
 	return reportOutcome(ctx, a, f.nodes, r)
 }
 
-// options checks the flags, reads the lock and the inventory, and finds the files that are here.
+// options checks the flags, reads the lockfile and the inventory, and finds the locked files in --files and the cache.
 func (f envVerifyFlags) options(ctx context.Context, a *app) (opt envdeploy.Options, err error) {
-	opt.Relay.Off = true // it sends nothing
+	opt.Relay.Off = true // nothing is sent
 	if opt.Verify, err = verifyLevel(f.verify); err != nil {
 		return opt, err
 	}
@@ -85,8 +85,8 @@ func (f envVerifyFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 		}
 	}
 	if len(missing) > 0 {
-		a.reporter.Note("%s of the lock not here: dsbuild compares their packages with RECORD and with the other nodes",
-			ui.Count(len(missing), "file"))
+		a.reporter.Note("%s neither in --files nor in the cache: their packages are compared with RECORD and with other nodes",
+			ui.Count(len(missing), "locked file"))
 	}
 	opt.Files, err = envdeploy.OpenFiles(ctx, opt.Lock, paths)
 	return opt, err

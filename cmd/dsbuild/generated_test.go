@@ -253,9 +253,6 @@ func TestPlaceholders(t *testing.T) {
 			if name, _ := pflag.UnquoteUsage(f); !f.Hidden && f.Value.Type() != "bool" && name == strings.ToLower(name) && !strings.Contains(name, "|") {
 				t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, name)
 			}
-			if strings.Contains(f.Usage, "directory") {
-				t.Errorf("%s --%s: %s", cmd.CommandPath(), f.Name, f.Usage)
-			}
 		})
 	}
 }

@@ -17,19 +17,19 @@ func newGPUsCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "gpus [NAME...]",
-		Short: "List GPUs with their compute capability",
-		Long: `List the GPUs that dsbuild knows with their compute capability, the CUDA
-releases that compile for it, and the newest torch that runs on them. NAME is a
-GPU's usual name, or its name in nvidia-smi.
+		Short: "List GPUs and their compute capability",
+		Long: `List the known GPUs with their compute capability, the CUDA versions that
+compile for it, and the newest torch that runs on them. NAME is a GPU's common
+name, or its name in nvidia-smi.
 
-Ti, SUPER and Laptop variants, memory sizes and form factors are not listed.
-NAME may have them: their compute capability is that of the plain name.`,
+NAME may include a suffix such as Ti, SUPER or Laptop, a memory size or a form
+factor. These variants have the same compute capability and are not listed.`,
 		Example: `  dsbuild gpus
   dsbuild gpus V100 "NVIDIA A100-SXM4-80GB" "RTX 4070 Ti SUPER"`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error { return runGPUs(a, args, asJSON) },
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "Print one JSON document")
 	return cmd
 }
 
@@ -63,7 +63,7 @@ func runGPUs(a *app, args []string, asJSON bool) error {
 	return ui.Table(a.stdout, []string{"ARCH", "CLASS", "CPU", "CUDA", "TORCH UP TO", "GPU"}, rows)
 }
 
-// chosenGPUs are those that the names can mean; all without a name.
+// chosenGPUs returns the GPUs that match the names, or all GPUs without a name.
 func chosenGPUs(tables *compat.Tables, names []string) ([]compat.GPU, error) {
 	if len(names) == 0 {
 		return tables.GPUs, nil
@@ -79,7 +79,7 @@ func chosenGPUs(tables *compat.Tables, names []string) ([]compat.GPU, error) {
 		gpus = append(gpus, found...)
 	}
 	if len(unknown) > 0 {
-		return nil, &usageError{err: errors.New(strings.Join(unknown, "; ")), hint: "'dsbuild gpus' lists all"}
+		return nil, &usageError{err: errors.New(strings.Join(unknown, "; ")), hint: "to list all GPUs, run: dsbuild gpus"}
 	}
 	return gpus, nil
 }

@@ -26,16 +26,17 @@ func newIndexCommand(a *app) *cobra.Command {
 	var f indexFlags
 	cmd := &cobra.Command{
 		Use:   "index DIR",
-		Short: "Write a package index that pip and uv install wheels from",
-		Long: `Write a static package index (PEP 503, 658): files that any web server, or
-the file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs
-or CPUs would hide each other in one index, so each gets its own, in a folder of
-DIR. DIR/index.json lists them and their targets.
+		Short: "Generate a static package index for pip and uv",
+		Long: `Generate a static package index (PEP 503, PEP 658), to be served to pip and uv
+by any web server or from the file system. In a single index, wheels for
+different versions of torch or CUDA, or for different GPUs or CPUs, would hide
+each other, so each target gets its own index in a subdirectory of DIR.
+DIR/index.json lists the targets.
 
-dsbuild verifies the wheels of --wheel first, and the index holds no others. It
-writes each file completely or not at all, and removes files of an earlier
-index; other files in DIR stay. The files beside a wheel (manifest, checksums)
-are copied too. A second run with the same wheels writes nothing.`,
+The wheels are verified first, and their sidecar files (manifest, checksums) are
+copied too. Files are written atomically, and files of a previous index that are
+no longer needed are removed; other files in DIR stay. Unchanged files are not
+rewritten.`,
 		Example: `  dsbuild index /srv/www/wheels
   dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
   pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
@@ -43,9 +44,9 @@ are copied too. A second run with the same wheels writes nothing.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runIndex(cmd.Context(), a, args[0], f) },
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
-	flags.StringVar(&f.url, "url", "", "`URL` at which DIR is published, for the addresses in index.json")
-	flags.BoolVar(&f.json, "json", false, "print one JSON document")
+	flags.StringArrayVar(&f.wheels, "wheel", []string{"dist"}, "Wheel, or directory of wheels: `FILE|DIR`; repeatable")
+	flags.StringVar(&f.url, "url", "", "`URL` at which DIR will be published, for the links in index.json")
+	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
 	return cmd
 }
 
@@ -62,8 +63,8 @@ func runIndex(ctx context.Context, a *app, dir string, f indexFlags) error {
 			continue
 		}
 		if to, err := os.Stat(dir); err == nil && os.SameFile(to, info) {
-			err := usagef("%s: the index would be written among the wheels", dir)
-			return fault.WithHint(err, "name another folder: dsbuild index public --wheel %s", path)
+			err := usagef("%s: cannot write the index to the directory of the wheels", dir)
+			return fault.WithHint(err, "use another directory: dsbuild index public --wheel %s", path)
 		}
 	}
 	files, err := wheelsOf(f.wheels)
@@ -80,7 +81,7 @@ func runIndex(ctx context.Context, a *app, dir string, f indexFlags) error {
 	return printIndex(a, sum)
 }
 
-// checkIndexURL refuses an address that installers cannot use.
+// checkIndexURL rejects a URL that installers cannot use.
 func checkIndexURL(flag, text string) error {
 	err := index.CheckURL(text)
 	if text == "" || err == nil {

@@ -22,23 +22,22 @@ func newInspectCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "inspect FILE.whl|DIR",
-		Short: "Show the content of a wheel: ops, GPU archs, CPU level, glibc",
-		Long: `inspect opens any wheel and reads its compiled extensions: the GPU architectures
-of their device code (SASS and PTX), the CPU level of their instructions, the
-newest symbol versions they need of glibc and libstdc++, and the libraries they
-load. It runs nothing, unpacks nothing to disk and sends nothing.
+		Short: "Show a wheel's ops, GPU architectures, CPU level and glibc",
+		Long: `Show what a wheel, or every wheel in DIR, contains and requires. Any wheel
+works; nothing is run, unpacked to disk or sent.
 
-DIR is a folder of wheels.
-
-CPU shows the level that a CPU must have; "up to" is the highest level in an
-extension that tests the CPU at run time and chooses.` + whichCheck,
+For each compiled extension, inspect lists the GPU architectures of its device
+code (SASS and PTX), the CPU level of its instructions, the glibc and libstdc++
+symbol versions it requires, and the libraries it loads. CPU is the level that
+the CPU must have; "up to" is the highest level in an extension that selects
+code for the CPU at run time.` + whichCheck,
 		Example: `  dsbuild inspect dist
   dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runInspect(cmd.Context(), a, args[0], asJSON) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false,
-		"print one JSON document: an object, or an array of them for a folder of wheels")
+		"Print one JSON document: an object, or an array for a directory of wheels")
 	return cmd
 }
 
@@ -91,21 +90,21 @@ func wheelsOf(paths []string) ([]string, error) {
 	return all, nil
 }
 
-// wheelsAt returns the wheels at path: path itself, or the wheels in it if it is a folder of wheels.
+// wheelsAt returns the wheels at path: path itself, or the wheels in it if it is a directory.
 func wheelsAt(path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, false, usagef("no wheel: %s does not exist", path)
+		return nil, false, usagef("wheel not found: %s", path)
 	case err != nil:
-		return nil, false, usagef("no wheel: %w", err)
+		return nil, false, usagef("cannot read wheel: %w", err)
 	}
 	if !info.IsDir() {
 		return []string{path}, false, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, false, usagef("no wheel: %w", err)
+		return nil, false, usagef("cannot read wheels: %w", err)
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".whl") && !e.IsDir() {
@@ -115,14 +114,14 @@ func wheelsAt(path string) (files []string, folder bool, err error) {
 	if len(files) == 0 {
 		hint := ""
 		if slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".dist-info") }) {
-			hint = "it is an unpacked wheel: name its .whl file"
+			hint = "for an unpacked wheel, specify its .whl file instead"
 		}
-		return nil, false, &usageError{err: fmt.Errorf("no wheel in %s: it has no .whl file", path), hint: hint}
+		return nil, false, &usageError{err: fmt.Errorf("no .whl files in %s", path), hint: hint}
 	}
 	return files, true, nil
 }
 
-// printContents is inspect for people.
+// printContents prints the human-readable form of inspect.
 func printContents(w io.Writer, c wheel.Contents) error {
 	f := c.Floors()
 	if _, err := fmt.Fprintln(w, ui.Clean(c.Name+" "+c.Version)); err != nil {
@@ -146,7 +145,7 @@ func printContents(w io.Writer, c wheel.Contents) error {
 	if len(c.Extensions) == 0 {
 		text := "  no compiled extensions for Linux"
 		if len(c.Ops) > 0 {
-			text += ": these operators are for Windows, and dsbuild does not read their code"
+			text += ": its ops are Windows binaries, which are not analyzed"
 		}
 		_, err := fmt.Fprintln(w, text)
 		return err

@@ -132,7 +132,7 @@ func TestFullJobMenu(t *testing.T) {
 	f := jobFleet{nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch})}
 	f.put(t, "steps.py")
 	m := startMenu(t)
-	m.answers(t, "A number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "arguments: ", "steps.py 'a b'\n", "0 for none", "0\n", "first (y, n) [y]: ", "n\n", "Run it now (y, n) [y]: ", "\n")
+	m.answers(t, "Number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "arguments: ", "steps.py 'a b'\n", "(0 to use the CPU)", "0\n", "first? (y, n) [y]: ", "n\n", "Run it now? (y, n) [y]: ", "\n")
 	said := m.ends(t, exitOK)
 	if !strings.Contains(said, "job train passed after ") || !strings.Contains(said, "2 of 2 nodes running") || !strings.Contains(said, "rank 0: rank 0 of 2: step ") {
 		t.Errorf("on the screen:\n%s", said)

@@ -26,14 +26,14 @@ import (
 func newLaunchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch",
-		Short: "Render, submit and lint scripts that start a training job",
-		Long: `Render the scripts and manifests that start a training job. They run without
-edits, and a comment explains every default. With --submit dsbuild also starts
-the job and waits for its end: on the nodes of an inventory over SSH, on this
-machine, or through Slurm. 'launch lint' checks scripts that exist already.
+		Short: "Generate, submit and lint launch scripts",
+		Long: `Generate the scripts and manifests that start a training job. They run without
+edits, and comments explain every default. With --submit, the job is also run:
+on the nodes of an inventory over SSH, on this machine, or through Slurm.
+"launch lint" checks existing scripts.
 
-Describe the job with flags, a file (-f job.yaml, whose keys are the flags'
-names), or both; flags override the file.`,
+Describe the job with flags, a YAML file (-f job.yaml), or both. The keys of the
+file are the names of the flags; flags override the file.`,
 		Example: `  dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
   dsbuild launch torchrun -i inventory.yaml --gpus 8 -o job -- train.py
   dsbuild launch torchrun -i inventory.yaml --gpus 8 --submit -- train.py`,
@@ -68,10 +68,10 @@ func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 	f := launchFlags{kind: kind.Kind}
 	cmd := &cobra.Command{
 		Use:   string(kind.Kind) + programUse,
-		Short: "Render " + kind.About,
-		Long: `Render ` + kind.About + `.
-The result is printed, several files each with a heading, or written to the
-folder of --output.`,
+		Short: "Generate " + kind.About,
+		Long: `Generate ` + kind.About + `.
+The result is printed, with a heading for each file if there are several, or
+written to --output.`,
 		Example: launchExample(kind.Kind),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -91,15 +91,15 @@ folder of --output.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&f.file, "file", "f", "", "job `FILE` in YAML, - for standard input")
-	flags.StringVarP(&f.out, "output", "o", "", "write to `PATH`: a folder where there are several files")
+	flags.StringVarP(&f.file, "file", "f", "", "Job `FILE` (YAML), or - for standard input")
+	flags.StringVarP(&f.out, "output", "o", "", "Output `PATH`: a file, or a directory for several files")
 	if launch.TakesInventory(kind.Kind) {
-		flags.StringVarP(&f.inventory, "inventory", "i", "", "the nodes, from this `INVENTORY`")
+		flags.StringVarP(&f.inventory, "inventory", "i", "", "`INVENTORY` of the nodes")
 		addLimitFlag(cmd, &f.limit)
 		flagsNeed(cmd, "inventory", "limit")
 	}
 	if launch.TakesConfig(kind.Kind) {
-		flags.StringVar(&f.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
+		flags.StringVar(&f.wheel, "wheel", "", "Check the DeepSpeed configuration against the ops of this `WHEEL`")
 	}
 	f.addSubmit(cmd)
 	for _, k := range launch.Keys() {
@@ -171,7 +171,7 @@ func (f *jobFlag) Type() string { return f.key.Placeholder }
 
 func runLaunch(ctx context.Context, a *app, f launchFlags) error {
 	r := launch.Request{Kind: f.kind, Flags: f.said, Command: f.command, ReadFile: os.ReadFile}
-	inv, err := &inventory.Inventory{}, error(nil) // empty where none was named
+	inv, err := &inventory.Inventory{}, error(nil) // empty without --inventory
 	if f.file != "" {
 		if r.File, err = launch.Read(f.file, a.stdin); err != nil {
 			return err
@@ -196,8 +196,8 @@ func runLaunch(ctx context.Context, a *app, f launchFlags) error {
 	}
 	if job.BySlurm() && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(f.out)) {
 		return &usageError{
-			err:  fmt.Errorf("-o %s: dsbuild would write the script there", f.out),
-			hint: "--log " + f.out + " names the file for the job's output",
+			err:  fmt.Errorf("--output %s: this is where the script would be written", f.out),
+			hint: "for the job's output, use --log " + f.out,
 		}
 	}
 	files, err := job.Render()
@@ -213,7 +213,7 @@ func runLaunch(ctx context.Context, a *app, f launchFlags) error {
 	err = writeFiles(a, f.out, files)
 	var path *fs.PathError
 	if errors.As(err, &path) && fault.Hint(err) == "" {
-		return usagef("-o %s: dsbuild cannot write it: %w", f.out, err)
+		return usagef("cannot write --output %s: %w", f.out, err)
 	}
 	return err
 }
@@ -235,14 +235,14 @@ func printFiles(w io.Writer, files []launch.File) error {
 	return nil
 }
 
-// writeFiles writes one file to path, or several into the folder path.
+// writeFiles writes one file to path, or several to the directory path.
 func writeFiles(a *app, path string, files []launch.File) error {
 	info, err := os.Stat(path)
-	folder := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
-	if len(files) > 1 || folder {
+	directory := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
+	if len(files) > 1 || directory {
 		if err == nil && !info.IsDir() {
-			err := fmt.Errorf("-o %s: it is a file, and the job is %d files", path, len(files))
-			return &usageError{err: err, hint: "name a folder"}
+			err := fmt.Errorf("--output %s is a file, but the job has %d files", path, len(files))
+			return &usageError{err: err, hint: "specify a directory"}
 		}
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
@@ -251,11 +251,11 @@ func writeFiles(a *app, path string, files []launch.File) error {
 	var targets []string
 	for _, f := range files {
 		to := path
-		if len(files) > 1 || folder {
+		if len(files) > 1 || directory {
 			to = filepath.Join(path, f.Name)
 		}
 		if info, err := os.Stat(to); err == nil && info.IsDir() {
-			return usagef("-o %s: %s is a folder", path, to)
+			return usagef("--output %s: %s is a directory", path, to)
 		}
 		targets = append(targets, to)
 	}

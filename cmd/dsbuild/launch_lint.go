@@ -20,20 +20,20 @@ func newLintCommand(a *app) *cobra.Command {
 	var asJSON, rules, notes bool
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
-		Short: "Find mistakes in launch scripts that hang a job or lose nodes",
-		Long: `Find mistakes in launch scripts (sbatch, srun, torchrun, accelerate, JAX: any
-script for sh or bash) that hang a job, or let it succeed on only some of its
-nodes. Nothing is run. FILE may be - for standard input.
+		Short: "Find problems in launch scripts that hang a job or lose nodes",
+		Long: `Find problems in launch scripts that make a job hang, or use only some of its
+nodes. FILE is any sh or bash script (sbatch, srun, torchrun, accelerate, JAX,
+...), or - for standard input. It is not run.
 
---notes also shows common habits that rarely change a job. A comment silences a
-rule in its file: # dsbuild: ignore RULE. --rules explains all rules.
+--notes also reports habits that rarely affect a job. To silence a rule in a
+file, add the comment "# dsbuild: ignore RULE".
 
-Exit codes: 0 no errors or warnings, 1 errors or warnings, 2 a file is not
-readable, or is not a script for sh or bash. Notes never change the exit code.`,
+Exit codes: 0 if there are no errors or warnings; 1 if there are; 2 if a file
+cannot be read or is not an sh or bash script. Notes do not affect it.`,
 		Example: `  dsbuild launch lint train.sbatch
   dsbuild launch lint --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if rules { // RunE refuses files
+			if rules { // RunE rejects files
 				return nil
 			}
 			return cobra.MinimumNArgs(1)(cmd, args)
@@ -41,16 +41,16 @@ readable, or is not a script for sh or bash. Notes never change the exit code.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case rules && len(args) > 0:
-				return usagef("--rules reads no file: leave out %q", args[0])
+				return usagef("unexpected argument %q: --rules does not read files", args[0])
 			case rules:
 				return printRules(a, asJSON)
 			}
 			return runLint(cmd.Context(), a, args, notes, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
-	cmd.Flags().BoolVar(&notes, "notes", false, "also show notes")
-	cmd.Flags().BoolVar(&rules, "rules", false, "list the rules, and read no file")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "Print one JSON document")
+	cmd.Flags().BoolVar(&notes, "notes", false, "Also report notes")
+	cmd.Flags().BoolVar(&rules, "rules", false, "Explain all rules instead of reading files")
 	return cmd
 }
 
@@ -78,17 +78,17 @@ func runLint(ctx context.Context, a *app, files []string, notes, asJSON bool) er
 	case asJSON:
 		err = ui.JSON(a.stdout, lintFindings{files, append([]lint.Finding{}, all...)})
 	case len(all) == 0 && errors.Join(failed...) == nil:
-		_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(files, ", ")))
+		_, err = fmt.Fprintln(a.stdout, ui.Clean("no findings in "+strings.Join(files, ", ")))
 	default:
 		err = printFindings(a.stdout, all)
 	}
 	if len(idle) > 0 {
-		a.reporter.Note("no launcher, srun, sbatch or python in %s: most rules are about those", strings.Join(idle, ", "))
+		a.reporter.Note("%s: no launcher, srun, sbatch or python found; most rules do not apply", strings.Join(idle, ", "))
 	}
 	failed = append(failed, err)
 	if summary := lint.Summary(all); summary != "" {
 		err = fmt.Errorf("found %s", summary)
-		failed = append(failed, fault.WithHint(err, "the comment '# dsbuild: ignore RULE' silences a rule in its file"))
+		failed = append(failed, fault.WithHint(err, "to silence a rule in a file, add the comment: # dsbuild: ignore RULE"))
 	}
 	return errors.Join(failed...)
 }

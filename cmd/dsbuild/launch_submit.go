@@ -28,31 +28,29 @@ func (f *launchFlags) addSubmit(cmd *cobra.Command) {
 	var what string
 	switch f.kind {
 	case launch.Slurm:
-		what = "submit the job to Slurm, print its output, and wait for its end: exit code 0 if it passed, else 1"
+		what = "Submit the job to Slurm, print its output, and wait until it ends (exit code 0 if it succeeds, otherwise 1)"
 	case launch.JAX:
-		what = "start the job and wait for its end: through Slurm, or with -i on those nodes, over SSH; " +
-			"exit code 0 if it passed, else 1"
+		what = "Run the job through Slurm, or over SSH on the nodes of --inventory, and wait until it ends " +
+			"(exit code 0 if it succeeds, otherwise 1)"
 	case launch.Torchrun:
-		what = "start the job and wait for its end: on the nodes of -i, over SSH, else on this machine; " +
-			"exit code 0 if it passed, else 1"
+		what = "Run the job over SSH on the nodes of --inventory, or on this machine, and wait until it ends " +
+			"(exit code 0 if it succeeds, otherwise 1)"
 	default:
 		return
 	}
 	flags.BoolVar(&f.submit, "submit", false, what)
-	flags.BoolVar(&f.json, "json", false, "with --submit: print the result as JSON, and messages on standard error")
+	flags.BoolVar(&f.json, "json", false, "With --submit: print the result as one JSON document, and messages on standard error")
 	if f.kind != launch.Slurm {
 		flags.StringVar(&f.logs, "logs", "",
-			"with --submit, without Slurm: the folder `DIR` of the run's logs, a file for each rank "+
-				"(default: in ~/.local/state/dsbuild/jobs)")
+			"With --submit, without Slurm: `DIR` for the logs of all ranks (default: in ~/.local/state/dsbuild/jobs)")
 		flags.DurationVar(&f.grace, "grace", usualGrace,
-			"with --submit, without Slurm: how long processes may take to end after SIGTERM, as `DURATION`; "+
-				"then dsbuild kills them")
+			"With --submit, without Slurm: `DURATION` between SIGTERM and SIGKILL when the job is stopped")
 		flagsNeed(cmd, "submit", "logs", "grace")
 	}
 	flagsNeed(cmd, "submit", "json")
 }
 
-// usualGrace is how long processes may take to end if nothing is said.
+// usualGrace is the default of --grace.
 const usualGrace = 10 * time.Second
 
 // submitJob starts a rendered job, by Slurm if it is for Slurm, and waits for its end.
@@ -64,7 +62,7 @@ func submitJob(
 		return startJob(ctx, a, f, inv, job, files)
 	}
 	if f.logs != "" || f.grace != 0 && f.grace != usualGrace {
-		return usagef("--logs and --grace do not work for a job that Slurm starts")
+		return usagef("--logs and --grace cannot be used with jobs that Slurm starts")
 	}
 	s := submit.Slurm{Report: a.reporter, Log: a.stdout}
 	if f.json {
@@ -102,7 +100,7 @@ func submitJob(
 // nodes.
 func writeBeside(a *app, f launchFlags, beside, files []launch.File, s *submit.Slurm) error {
 	if f.out == "" && len(beside) > 0 {
-		return usagef("all nodes read %s: name a shared folder with --output", beside[0].Name)
+		return usagef("%s must be readable on all nodes: specify a shared directory with --output", beside[0].Name)
 	}
 	if f.out == "" {
 		return nil
@@ -124,11 +122,10 @@ func writeBeside(a *app, f launchFlags, beside, files []launch.File, s *submit.S
 	return nil
 }
 
-// keptJobs is the number of runs whose logs stay if the user names no folder.
+// keptJobs is the number of runs whose logs are kept without --logs.
 const keptJobs = 10
 
-// startJob starts a rendered job on the nodes of an inventory, or on this machine,
-// and stays with it.
+// startJob runs a rendered job on the nodes of an inventory, or on this machine.
 func startJob(
 	ctx context.Context, a *app, f launchFlags, inv *inventory.Inventory, job *launch.Job, files []launch.File,
 ) error {
@@ -137,18 +134,18 @@ func startJob(
 		return usagef("--submit: %w", err)
 	}
 	if f.grace < 0 || f.grace > time.Hour {
-		return usagef("--grace %s: must be an hour or less", f.grace)
+		return usagef("invalid value %s for --grace: want at most 1h", f.grace)
 	}
 	env := map[string]string{}
 	for _, v := range job.Taken() {
 		value, set := os.LookupEnv(v.Name)
 		if !set {
-			return usagef("--env %s: it is not set here, where you start the job", v.Name)
+			return usagef("--env %s: not set in the environment of dsbuild", v.Name)
 		}
 		env[v.Name] = value
 	}
 	if info, err := os.Stat(f.logs); err == nil && !info.IsDir() {
-		return usagef("--logs %s: it is a file; name a folder", f.logs)
+		return usagef("--logs %s is not a directory", f.logs)
 	}
 	machines, done, err := reachParts(ctx, a, inv, parts)
 	if err != nil {
@@ -185,7 +182,7 @@ func startJob(
 	return err
 }
 
-// reachParts gives each part of a job its way to the machine that runs it.
+// reachParts returns the machine of each part of a job, and how to connect to it.
 func reachParts(
 	ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part,
 ) (all []jobrunner.Machine, done func(), err error) {

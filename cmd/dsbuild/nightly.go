@@ -39,27 +39,27 @@ func newNightlyCommand(a *app) *cobra.Command {
 	var f nightlyFlags
 	cmd := &cobra.Command{
 		Use:   "nightly -f nightly.yaml",
-		Short: "Build, test, publish and deploy changed wheels, unattended",
-		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
-changed since the last run, publish an index of the kept builds, deploy to a
-canary and then to the other nodes, and write a report of the changes (JSON
-and text). Start it from cron, a systemd timer or CI: ci/nightly has
-examples of each.
+		Short: "Build and deploy unattended",
+		Long: `Run one nightly build: fetch the latest sources, build the wheels whose plans
+have changed since the last run, publish an index, deploy to canary nodes and
+then to the rest, and report the changes as JSON and text. Run it from cron, a
+systemd timer or CI; see ci/nightly for examples.
 
-If a wheel fails, the others go on, and its last good build stays published and
-deployed. If the canary fails, dsbuild does not change the other nodes. Only one
-run works in a folder at a time. The next run finishes a run that was killed.
+If a wheel fails, the other wheels are still built, and its last good build
+stays published and deployed. If the canary fails, the other nodes are not
+changed. A directory has one run at a time, and the next run completes a killed
+one.
 
-Exit codes: 0 nothing failed; 1 a wheel or the index failed; 4 every failed
-wheel was built, and is not what was asked; else the exit code of the deploy.`,
+Exit codes: 0 if nothing failed; 1 if a wheel or the index failed; 4 if all
+failed wheels failed their audits; otherwise the exit code of the deploy.`,
 		Example: `  dsbuild nightly -f nightly.yaml`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runNightly(cmd.Context(), a, f) },
 	}
 	f.build.addBuilder(cmd)
 	f.network.addForBuild(cmd)
-	cmd.Flags().StringVarP(&f.file, "file", "f", "nightly.yaml", "configuration of the night: `FILE` (docs/nightly.md)")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON document")
+	cmd.Flags().StringVarP(&f.file, "file", "f", "nightly.yaml", "Configuration `FILE`")
+	cmd.Flags().BoolVar(&f.json, "json", false, "Print one JSON document")
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func runNightly(ctx context.Context, a *app, f nightlyFlags) error {
 	}
 	config, err := nightly.Read(f.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fault.WithHint(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
+		err = fault.WithHint(err, "start from a copy of ci/nightly/nightly.yaml (docs/nightly.md)")
 	}
 	if err != nil {
 		return network.Error(err)
@@ -79,9 +79,9 @@ func runNightly(ctx context.Context, a *app, f nightlyFlags) error {
 	err = network.Error(err)
 	if err != nil && config.Notify != nil {
 		if failed := nightly.Notify(ctx, config.Notify, report, localUser(), err); failed != nil {
-			a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
+			a.reporter.Warn("notify: cannot send the failure notification: %s", ui.Clean(failed.Error()))
 		} else {
-			a.reporter.Note("notify: sent the notice of the failure")
+			a.reporter.Note("notify: sent the failure notification")
 		}
 	}
 	if report == nil || report.Ended.IsZero() {
@@ -93,7 +93,7 @@ func runNightly(ctx context.Context, a *app, f nightlyFlags) error {
 	return errors.Join(err, report.Print(a.stdout))
 }
 
-// runNight runs one night. Its report is nil if the night could not begin.
+// runNight runs one nightly build. Its report is nil if the build could not begin.
 func (f nightlyFlags) runNight(
 	ctx context.Context, a *app, network pipeline.Network, config nightly.Config,
 ) (*nightly.Report, error) {
@@ -121,8 +121,8 @@ func (f nightlyFlags) runNight(
 	return nightly.Run(ctx, opt)
 }
 
-// nightlyDeploy deploys with the flags of dsbuild deploy that the file has. It finds
-// mistakes in them before the night begins.
+// nightlyDeploy returns the function that deploys with the configured flags of dsbuild deploy. It checks the flags
+// before the nightly build begins.
 func nightlyDeploy(
 	ctx context.Context, a *app, d nightly.Deploy, network networkFlags,
 ) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
@@ -152,9 +152,9 @@ func nightlyDeploy(
 		if spec, err = environment.Read(d.Env, nil); err != nil {
 			return nil, err
 		}
-		if len(spec.Platforms) == 0 { // nobody is there to ask the nodes, and the canary and the others get one lock
-			err := usagef("deploy: env: %s has no nodes", d.Env)
-			return nil, fault.WithHint(err, "add the kinds of nodes: nodes: [{glibc: 2.28}]")
+		if len(spec.Platforms) == 0 { // the canary and the other nodes share one lockfile
+			err := usagef("deploy: env: %s lists no node types", d.Env)
+			return nil, fault.WithHint(err, "add to the file: nodes: [{glibc: 2.28}]")
 		}
 	}
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {
@@ -176,7 +176,7 @@ func nightlyDeploy(
 	}, nil
 }
 
-// deployOnce deploys to some nodes, and writes the reports; nothing is printed.
+// deployOnce deploys to some nodes and writes the reports. It prints nothing.
 func deployOnce(ctx context.Context, a *app, f deployFlags) (nightly.Nodes, error) {
 	opt, err := f.optionsWithWheels(ctx, a)
 	if err != nil {
@@ -205,8 +205,8 @@ func reportAtNight(ctx context.Context, nodes nodeFlags, r *report.Report) (nigh
 	return n, errors.Join(r.Err(), writeReports(nodes, r))
 }
 
-// deployEnvOnce locks an environment with the night's wheels for its Python, one for each machine type, and deploys it
-// to some nodes. The lock lies beside the folder of the wheels, so that the next night keeps the other packages.
+// deployEnvOnce locks an environment with the new wheels for its Python, one per CPU architecture, and deploys it to
+// some nodes. The lockfile is kept next to the wheels' directory, so that the next run keeps the other packages.
 func deployEnvOnce(
 	ctx context.Context, a *app, f envDeployFlags, spec environment.Spec, dir string,
 ) (nightly.Nodes, error) {
@@ -228,8 +228,8 @@ func deployEnvOnce(
 		}
 	}
 	if len(built) == 0 {
-		err := fmt.Errorf("the night has no wheel for Python %s", spec.Python)
-		return nightly.Nodes{}, fault.WithHint(err, "name an entry for it in wheels:")
+		err := fmt.Errorf("no wheel was built for Python %s", spec.Python)
+		return nightly.Nodes{}, fault.WithHint(err, "add an entry for it under wheels:")
 	}
 	spec.Wheels = append(slices.Clone(spec.Wheels), built...)
 	f.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")

@@ -16,24 +16,22 @@ func newOpsCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "ops",
-		Short: "List DeepSpeed's operators and their requirements",
-		Long: `List the operators of DeepSpeed that --ops takes: whether they have device code
-(--arch matters only for these), the archs they can be compiled for, the
-releases of DeepSpeed that have them, the packages they need, and how far they
-are proven with torch's stable ABI (--abi):
+		Short: "List DeepSpeed ops and their requirements",
+		Long: `List the DeepSpeed ops that --ops accepts, with the GPU architectures and the
+DeepSpeed versions that support them, and the packages they need to compile. Ops
+marked * are built by default. CODE is "device" for ops with GPU code, which
+depends on --arch.
 
-  ran       it computed the same as the operator of torch's C++ interface
-  launched  it has the same device code as that one and launches it in the same
-            way, recorded by a library in place of CUDA; that either computes
-            the right thing, only a GPU can show
-  loaded    it was loaded, and its functions check their arguments
-  none      dsbuild does not build it so
-
-dsbuild compiles those with a * when --ops is not given.`,
+STABLE is how far an op has been tested with torch's stable ABI (--abi):
+  ran       computes the same results as the op built for torch's C++ ABI
+  launched  launches the same device code in the same way, as recorded by a mock
+            CUDA library; only a run on a GPU can verify its results
+  loaded    loads, and its functions check their arguments
+  none      not built for the stable ABI`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return runOps(a, asJSON) },
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "Print one JSON document")
 	return cmd
 }
 
@@ -69,7 +67,7 @@ func versionRange(from, to, upTo string) string {
 	case from == "" && to == "":
 		return "all"
 	case to == "":
-		return "from " + from
+		return from + " or newer"
 	case from == "":
 		return upTo + to
 	}

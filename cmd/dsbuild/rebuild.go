@@ -32,16 +32,16 @@ func newRebuildCommand(a *app) *cobra.Command {
 	var f rebuildFlags
 	cmd := &cobra.Command{
 		Use:   "rebuild WHEEL",
-		Short: "Build a wheel again from its manifest, and compare the bytes",
-		Long: `rebuild builds a wheel again from what its manifest says: the same sources,
-base, versions, operators and targets. It takes nothing from the store, compiles
-everything, and says whether the two wheels have the same bytes; the new one is
-not kept. A wheel that was built on a root file system tar, or on a machine,
-needs the same one: dsbuild compares the digests.
+		Short: "Rebuild a wheel from its manifest and compare the bytes",
+		Long: `Rebuild a wheel from its manifest, with the same sources, base, versions, ops
+and targets, and check that the result is identical byte by byte. Everything is
+recompiled without the wheel cache, and the new wheel is not kept. A wheel built
+on a root filesystem tar, or directly on a host, requires the same one; its
+digest is checked.
 
-With --sign it then signs the statement beside the wheel: a second builder's
-signature, which a policy with builders: 2 asks for. A wheel with other bytes is
-not signed: the differences are listed, and the exit code is 4.`,
+With --sign, an identical rebuild adds a signature to the provenance attestation
+next to the wheel, as policies with "builders: 2" require. If the bytes differ,
+the differences are listed, nothing is signed, and the exit code is 4.`,
 		Example: `  dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,7 +52,7 @@ not signed: the differences are listed, and the exit code is 4.`,
 	f.build.addBuilder(cmd)
 	f.network.addForBuild(cmd)
 	cmd.Flags().StringVar(&f.base, "base", "",
-		"the root file system `TAR` that the wheel was built on, if it is not the engine's own")
+		"Root filesystem `TAR` the wheel was built on, if not the engine's own")
 	return cmd
 }
 
@@ -71,12 +71,12 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 		return err
 	}
 	if v.Manifest == nil {
-		return usagef("%s has no manifest: dsbuild did not build it", filepath.Base(f.wheel))
+		return usagef("%s has no manifest: not built by dsbuild", filepath.Base(f.wheel))
 	}
 	m := *v.Manifest
 	source, request, err := planner.RebuildRequest(m)
 	if err != nil {
-		return usagef("%s cannot be built again: %w", m.Name, err)
+		return usagef("cannot rebuild %s: %w", m.Name, err)
 	}
 	request.Base = cmp.Or(f.base, request.Base)
 	sign, done, err := a.wheelSigner(ctx, f.build.sign)
@@ -86,7 +86,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 	defer done()
 	if sign != nil { // before a build of minutes
 		if signed, err := signing.ReadSigned(f.wheel); err != nil || signed.Statement == "" {
-			return usagef("--sign: there is no statement beside %s", m.Name)
+			return usagef("--sign: no provenance attestation next to %s", m.Name)
 		}
 	}
 	tmp, err := scratch.New("")
@@ -101,7 +101,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 	if again.SHA256 != v.SHA256 {
 		return differError(ctx, f.wheel, again.Path)
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s has the same bytes when it is built again: sha256 %s\n", ui.Clean(m.Name), v.SHA256)
+	_, err = fmt.Fprintf(a.stdout, "%s is reproducible: the rebuild has the same sha256 %s\n", ui.Clean(m.Name), v.SHA256)
 	if err != nil || sign == nil {
 		return err
 	}
@@ -128,36 +128,36 @@ func (f rebuildFlags) buildAgain(
 		return wheel.Artifact{}, err
 	}
 	if err := planner.CheckRebuild(plan, m); err != nil {
-		wrong := fmt.Errorf("%s cannot be built again: %w", m.Name, err)
+		wrong := fmt.Errorf("cannot rebuild %s: %w", m.Name, err)
 		return wheel.Artifact{}, &usageError{err: wrong, hint: fault.Hint(err)}
 	}
 	if plan.Digest != m.PlanDigest {
-		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: "+
-			"other bytes say nothing about its builder", a.version)
+		a.reporter.Warn("dsbuild %s plans this wheel differently from the version that built it: "+
+			"different bytes do not mean that the builder is at fault", a.version)
 	}
 	tools.runner.Dir = filepath.Join(dir, "dist")
 	tools.runner.Store = pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
 	return tools.runner.Run(ctx, plan)
 }
 
-// differError names the differences between a wheel and its rebuild.
+// differError lists the differences between a wheel and its rebuild.
 func differError(ctx context.Context, file, again string) error {
 	differs, err := wheel.Differ(ctx, file, again)
 	if err != nil {
 		return err
 	}
 	if filepath.Base(file) != filepath.Base(again) {
-		differs = append([]string{"its name is " + filepath.Base(again)}, differs...)
+		differs = append([]string{"file name " + filepath.Base(again)}, differs...)
 	}
 	if len(differs) == 0 {
-		differs = []string{"the same files, packed in another way"}
+		differs = []string{"same files, packed differently"}
 	}
 	const most = 10
 	if len(differs) > most {
 		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
 	}
-	err = errors.New(filepath.Base(file) + " has other bytes when it is built again: " + strings.Join(differs, "; "))
+	err = errors.New(filepath.Base(file) + " is not reproducible: the rebuild differs: " + strings.Join(differs, "; "))
 	err = fault.WithHint(err,
-		"compare the two manifests and statements: another gcc or package in the base changes code")
+		"compare the two manifests and attestations for a different gcc or package in the base")
 	return fault.WithCode(err, exitWheel)
 }

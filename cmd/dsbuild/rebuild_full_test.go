@@ -48,7 +48,7 @@ func TestFullInsideRebuild(t *testing.T) {
 		t.Error(stderr)
 	}
 	stdout, _ := runs(0, "rebuild", "--jobs", "1", "--sign", filepath.Join(dir, "two"), built.Path)
-	if want := filepath.Base(built.Path) + " has the same bytes when it is built again: sha256 " + built.SHA256 + "\n"; stdout != want {
+	if want := filepath.Base(built.Path) + " is reproducible: the rebuild has the same sha256 " + built.SHA256 + "\n"; stdout != want {
 		t.Errorf("%q, want %q", stdout, want)
 	}
 	if stdout, _ := runs(0, "verify-wheel", "--policy", policy, built.Path); !regexp.MustCompile(`(?m)^policy +ok`).MatchString(stdout) {

@@ -19,10 +19,10 @@ func newRollbackCommand(a *app) *cobra.Command {
 	var f rollbackFlags
 	cmd := &cobra.Command{
 		Use:   "rollback INVENTORY",
-		Short: "Restore the DeepSpeed that each node had before the last deploy",
+		Short: "Restore the previously deployed version",
 		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it
-where there was none. dsbuild sends no files, because the node kept them. A node
-keeps only one previous version.`,
+where there was none. Each node keeps one previous version, so no files are
+sent.`,
 		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,29 +20,28 @@ func newSignCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign WHEEL...",
 		Short: "Sign wheels with an SSH key",
-		Long: `sign signs the provenance statement beside each wheel, and writes the signature
-beside it. The statement names the wheel by its sha256, so the signature is one
-of the wheel, too. Several builders sign the same statement side by side.
+		Long: `Sign the provenance attestation next to each wheel, and write the signature to
+WHEEL.provenance.json.ID.sig. The attestation contains the wheel's SHA-256, so
+the signature covers the wheel too. Several builders can sign the same wheel.
 
-The signature is WHEEL.provenance.json.ID.sig. The key is a private key, or the
-.pub file of a key that the SSH agent holds: a security key (FIDO) signs through
-the agent. If KEY-cert.pub is there, the key signs with that certificate.
-dsbuild asks for a passphrase at the terminal.`,
+KEY is a private key, or the .pub file of a key in the SSH agent, which can be a
+FIDO security key. If KEY-cert.pub exists, the key signs with that certificate.
+Passphrases are read from the terminal.`,
 		Example: "  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl",
 		Args:    cobra.MinimumNArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runSign(cmd.Context(), a, args, keyFile) },
 	}
-	cmd.Flags().StringVar(&keyFile, "key", "", "the `KEY`: an SSH private key, or the .pub file of a key in the SSH agent")
+	cmd.Flags().StringVar(&keyFile, "key", "", "SSH private `KEY`, or the .pub file of a key in the SSH agent (required)")
 	return cmd
 }
 
 func runSign(ctx context.Context, a *app, files []string, keyFile string) error {
 	if keyFile == "" {
-		return usagef("--key is missing: name the SSH key that signs")
+		return usagef("missing --key KEY")
 	}
 	for _, file := range files {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
-			return usagef("%s is not a wheel's file", file)
+			return usagef("%s is not a file", file)
 		}
 		if err := signing.CheckStatement(file); err != nil {
 			return err
@@ -68,13 +67,13 @@ func runSign(ctx context.Context, a *app, files []string, keyFile string) error 
 	return nil
 }
 
-// openKey opens a key for signing. It asks for the passphrase at the terminal.
+// openKey opens a key for signing, and prompts for its passphrase on the terminal.
 func (a *app) openKey(ctx context.Context, file string) (*remote.Key, error) {
 	key, err := remote.NewAnswers(a.prompt).OpenKey(ctx, file)
 	return key, fault.WithCode(err, exitUsage)
 }
 
-// wheelSigner returns the function that signs wheels for --sign, nil without a key. The key is
+// wheelSigner returns the function that signs wheels for --sign, or nil without a key. The key is
 // opened before anything is built.
 func (a *app) wheelSigner(ctx context.Context, file string) (sign func(path string) error, done func(), err error) {
 	if file == "" {
@@ -86,11 +85,11 @@ func (a *app) wheelSigner(ctx context.Context, file string) (sign func(path stri
 	}
 	return func(path string) error {
 		_, err := signing.Sign(path, key)
-		return fault.AddHint(err, "sign it later: dsbuild sign --key KEY WHEEL")
+		return fault.AddHint(err, "to sign it later, run: dsbuild sign --key KEY WHEEL")
 	}, key.Close, nil
 }
 
-// readPolicy reads a policy, "-" from standard input; none without a file.
+// readPolicy reads a policy, or standard input for "-". It returns nil if file is empty.
 func (a *app) readPolicy(file string) (*signing.Policy, error) {
 	if file == "" {
 		return nil, nil
@@ -98,5 +97,5 @@ func (a *app) readPolicy(file string) (*signing.Policy, error) {
 	return signing.ReadPolicy(file, a.stdin, time.Now())
 }
 
-// policyCheck is the name of the policy's judgement among the checks of a wheel.
+// policyCheck is the name of the policy check among the checks of a wheel.
 const policyCheck = "policy"

@@ -21,14 +21,14 @@ import (
 func newStartCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start",
-		Short: "Ask what to run and where, show the command for it, and run it",
-		Long: `Ask what to run and where, show the command for it, and run it: a training job
-on this machine, on several machines over SSH, on a Slurm cluster, with JAX, or
-elastic; or find the fault of a job that does not work.
+		Short: "Choose and run a command interactively",
+		Long: `Choose a command by answering a few questions, and run it: a training job on
+this machine, over SSH or on a Slurm cluster, a JAX or an elastic job, or the
+diagnosis of a failing job.
 
-Answers are read from standard input, one on each line; an empty line takes the
-default in brackets. Without a terminal, an invalid or missing answer exits with
-2.`,
+Answers are read from standard input, one per line; an empty line accepts the
+default in brackets. Without a terminal, invalid and missing answers are usage
+errors (exit code 2).`,
 		Example: `  dsbuild start
   printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
 		Args: cobra.NoArgs,
@@ -43,8 +43,8 @@ func runStart(ctx context.Context, a *app) error {
 		{"run a job on several machines, over SSH", overSSH},
 		{"run a job on a Slurm cluster", onSlurm},
 		{"run a JAX program", withJAX},
-		{"run an elastic job: it continues when a node is lost", elasticJob},
-		{"find out why a job does not work", func(*menu) outcome { return outcome{advice: troubled} }},
+		{"run an elastic job, which survives the loss of a node", elasticJob},
+		{"find out why a job fails", func(*menu) outcome { return outcome{advice: troubled} }},
 	})
 	if m.err == nil && p.advice != "" {
 		m.talk.Say(p.advice)
@@ -56,14 +56,14 @@ func runStart(ctx context.Context, a *app) error {
 			m.talk.Say("  " + shellLine(words))
 		}
 		m.talk.Say("")
-		run = m.askYesNo("Run it now")
+		run = m.askYesNo("Run it now?")
 	}
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case m.err != nil:
 		return fault.WithHint(usagef("%w", m.err),
-			"write one answer on each line; 'dsbuild start' at a terminal shows the questions")
+			"write one answer per line; to see the questions, run 'dsbuild start' in a terminal")
 	case !run:
 		return nil
 	}
@@ -84,8 +84,8 @@ type menu struct {
 
 // outcome is the result of a conversation.
 type outcome struct {
-	commands [][]string // of dsbuild, one after the other
-	advice   string     // further advice
+	commands [][]string // of dsbuild, to run in order
+	advice   string
 }
 
 // branch is an entry of a menu.
@@ -96,12 +96,12 @@ type branch struct {
 
 // The questions about GPUs.
 const (
-	gpusHere    = "GPUs on this machine, 0 for none"
-	gpusOfNodes = "GPUs on each node, 0 for none"
-	gpusListed  = gpusOfNodes + "; empty: as the inventory says"
+	gpusHere    = "Number of GPUs on this machine (0 to use the CPU)"
+	gpusOfNodes = "Number of GPUs per node (0 to use the CPU)"
+	gpusListed  = gpusOfNodes + "; empty for the number in the inventory"
 )
 
-// jobWords completes the words of dsbuild launch for a job that starts at once.
+// jobWords completes the arguments of dsbuild launch for a job that starts immediately.
 func jobWords(words, script []string) []string {
 	return slices.Concat(words, []string{"--submit", "--"}, script)
 }
@@ -110,7 +110,7 @@ func jobWords(words, script []string) []string {
 func (m *menu) jobHere(words ...string) outcome {
 	script := m.askScript()
 	words = append(words, m.askGPUs(gpusHere, localGPUs())...)
-	words = append(words, m.askOptional("--python", "The Python of the environment; empty: the one on PATH")...)
+	words = append(words, m.askOptional("--python", "Python interpreter; empty for python on PATH")...)
 	return outcome{commands: [][]string{jobWords(words, script)}}
 }
 
@@ -122,7 +122,7 @@ func overSSH(m *menu) outcome {
 }
 
 func onSlurm(m *menu) outcome {
-	words := m.askSlurm("launch", "slurm", "--nodes", m.askNumber("Nodes", "1", 1))
+	words := m.askSlurm("launch", "slurm", "--nodes", m.askNumber("Number of nodes", "1", 1))
 	return outcome{commands: [][]string{jobWords(words, m.askScript())}}
 }
 
@@ -134,15 +134,15 @@ func withJAX(m *menu) outcome {
 		words := append([]string{"launch", "jax", "-i", nodes}, m.askGPUs(gpusOfNodes, "8")...)
 		return m.withCheck(nodes, jobWords(words, script))
 	case "slurm":
-		words := m.askSlurm("launch", "jax", "--nodes", m.askNumber("Nodes", "1", 1))
-		words = append(words, "-o", m.askName("A folder for the scripts, shared by all nodes", "job"))
+		words := m.askSlurm("launch", "jax", "--nodes", m.askNumber("Number of nodes", "1", 1))
+		words = append(words, "-o", m.askName("Directory for the scripts, shared by all nodes", "job"))
 		return outcome{commands: [][]string{jobWords(words, m.askScript())}}
 	}
 	return m.jobHere("launch", "jax", "--form", "manual")
 }
 
 func elasticJob(m *menu) outcome {
-	m.talk.Say("The program must load its last checkpoint when it starts: it restarts when a node is lost.")
+	m.talk.Say("The job restarts when a node is lost, so the program must load its last checkpoint at startup.")
 	where := m.pickWord("Where", "ssh", "ssh", "slurm")
 	nodes := ""
 	if where == "ssh" {
@@ -160,33 +160,33 @@ func elasticJob(m *menu) outcome {
 	return m.withCheck(nodes, jobWords(words, script))
 }
 
-// troubled says which command finds the cause of which symptom.
-const troubled = `  dsbuild check INVENTORY             a job hangs or times out, a port is in use, data is missing, a disk is full
-  dsbuild verify INVENTORY            a module is missing on a node, or versions differ
-  dsbuild launch lint SCRIPT          a launch script does something else
+// troubled lists the command that diagnoses each symptom.
+const troubled = `  dsbuild check INVENTORY             hangs, timeouts, ports in use, missing data, full disks
+  dsbuild verify INVENTORY            missing modules or different versions on some nodes
+  dsbuild launch lint SCRIPT          mistakes in a launch script
   squeue --me --start                 why a Slurm job waits, and when it may start
-Out of memory: a smaller micro batch with more accumulation, bf16, gradient checkpointing,
-ZeRO-2 and then ZeRO-3, offload: dsbuild launch torchrun --zero 3 --offload cpu -- train.py
-More in docs/troubleshooting.md.`
+Out of memory: use a smaller micro batch with more accumulation steps, bf16, gradient checkpointing,
+ZeRO-2, ZeRO-3 or offloading: dsbuild launch torchrun --zero 3 --offload cpu -- train.py
+For more, see docs/troubleshooting.md.`
 
 // withCheck puts a check of the nodes before a job, if the user wants one.
 func (m *menu) withCheck(nodes string, words []string) outcome {
-	if m.askYesNo("Check the nodes first") {
+	if m.askYesNo("Check the nodes first?") {
 		return outcome{commands: [][]string{{"check", nodes}, words}}
 	}
 	return outcome{commands: [][]string{words}}
 }
 
-// ask asks a question until the answer is valid, unless an earlier one had no answer. fault is what
-// an invalid answer is told.
-func (m *menu) ask(question, usual, fault string, valid func(string) bool) string {
+// ask asks a question until the answer is valid, unless an earlier question had no answer. Invalid answers get the
+// message invalid.
+func (m *menu) ask(question, usual, invalid string, valid func(string) bool) string {
 	if m.err != nil {
 		return ""
 	}
 	var answer string
 	answer, m.err = m.talk.Ask(m.ctx, question, usual, func(s string) error {
 		if !valid(s) {
-			return errors.New(fault)
+			return errors.New(invalid)
 		}
 		return nil
 	})
@@ -202,7 +202,7 @@ func (m *menu) chooseBranch(all []branch) outcome {
 	for i, b := range all {
 		m.talk.Say(fmt.Sprintf("  %d  %s", i+1, b.title))
 	}
-	answer := m.ask("A number", "", fmt.Sprintf("enter a number from 1 to %d", len(all)), func(s string) bool {
+	answer := m.ask("Number", "", fmt.Sprintf("enter a number from 1 to %d", len(all)), func(s string) bool {
 		n, err := strconv.Atoi(s)
 		return err == nil && n >= 1 && n <= len(all)
 	})
@@ -235,7 +235,7 @@ func (m *menu) askYesNo(question string) bool {
 }
 
 func (m *menu) askNumber(question, usual string, least int) string {
-	return m.ask(question, usual, fmt.Sprintf("enter a number, %d or more", least), func(s string) bool {
+	return m.ask(question, usual, fmt.Sprintf("enter a number of %d or more", least), func(s string) bool {
 		n, err := strconv.Atoi(s)
 		return err == nil && n >= least && strconv.Itoa(n) == s
 	})
@@ -246,10 +246,10 @@ func (m *menu) askName(question, usual string) string {
 }
 
 func (m *menu) askInventory() string {
-	return m.askName("The nodes: an inventory, a hostfile, or names such as gpu[01-04]", "inventory.yaml")
+	return m.askName("Inventory, hostfile, or node names such as gpu[01-04]", "inventory.yaml")
 }
 
-// askGPUs asks for the number of GPUs of a machine; 0 means one process on the CPU.
+// askGPUs asks for the number of GPUs of a machine. Zero means one process on the CPU.
 func (m *menu) askGPUs(question, usual string) []string {
 	answer := m.ask(question, usual, "enter a number from 0 to 64", func(s string) bool {
 		n, err := strconv.Atoi(s)
@@ -264,7 +264,7 @@ func (m *menu) askGPUs(question, usual string) []string {
 // askSlurm adds the GPUs and the partition of a job that Slurm starts.
 func (m *menu) askSlurm(words ...string) []string {
 	words = append(words, m.askGPUs(gpusOfNodes, "8")...)
-	return append(words, m.askOptional("--partition", "The partition; empty: the cluster's default")...)
+	return append(words, m.askOptional("--partition", "Partition; empty for the cluster's default")...)
 }
 
 // askOptional asks for the value of an optional flag.
@@ -282,17 +282,17 @@ func (m *menu) askScript() []string {
 		return nil
 	}
 	var words []string
-	_, m.err = m.talk.Ask(m.ctx, "The program and its arguments", "", func(s string) (err error) {
+	_, m.err = m.talk.Ask(m.ctx, "Program and arguments", "", func(s string) (err error) {
 		if words, err = shellWords(s); err == nil && (len(words) == 0 || strings.HasPrefix(words[0], "-")) {
-			err = errors.New("enter a Python file, as in: train.py --epochs 3")
+			err = errors.New("enter a Python file and its arguments, such as train.py --epochs 3")
 		}
 		return err
 	})
 	return words
 }
 
-// shellWords splits a line into words as a shell does. It refuses expansions: they would happen
-// here, and not on the machine on which the program runs.
+// shellWords splits a line into words as a shell does. It rejects expansions, which would happen here and not on the
+// machine that runs the program.
 func shellWords(s string) ([]string, error) {
 	var words []*syntax.Word
 	for word, err := range syntax.NewParser().WordsSeq(strings.NewReader(s)) {

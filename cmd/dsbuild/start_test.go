@@ -70,17 +70,17 @@ func (m *atMenu) ends(t *testing.T, code int) string {
 // Each branch of the menu, typed at a terminal, comes to its command.
 func TestMenuAtTheTerminal(t *testing.T) {
 	t.Parallel()
-	const first, script, run = "A number: ", "The program and its arguments: ", "Run it now (y, n) [y]: "
+	const first, script, run = "Number: ", "Program and arguments: ", "Run it now? (y, n) [y]: "
 	for name, c := range map[string]struct {
 		answers []string
 		command string
 	}{
-		"here":      {[]string{first, "1\n", script, "train.py --lr 5e-5 'a b'\n", "0 for none [", "2\n", "the one on PATH: ", "\n"}, "launch torchrun --gpus 2 --submit -- train.py --lr 5e-5 'a b'"},
-		"ssh":       {[]string{first, "2\n", "[inventory.yaml]: ", "gpu[01-02]\n", script, "train.py\n", "0 for none", "4\n", "Check the nodes first (y, n) [y]: ", "\n"}, "check 'gpu[01-02]'\n  dsbuild launch torchrun -i 'gpu[01-02]' --gpus 4 --submit -- train.py"},
-		"slurm":     {[]string{first, "3\n", "Nodes [1]: ", "2\n", "0 for none [8]: ", "\n", "the cluster's default: ", "gpu1\n", script, "train.py\n"}, "launch slurm --nodes 2 --gpus 8 --partition gpu1 --submit -- train.py"},
-		"jax ssh":   {[]string{first, "4\n", "Where (here, ssh, slurm) [here]: ", "ssh\n", "[inventory.yaml]: ", "\n", script, "train.py\n", "0 for none [8]: ", "\n", "Check the nodes first (y, n) [y]: ", "n\n"}, "launch jax -i inventory.yaml --gpus 8 --submit -- train.py"},
-		"jax slurm": {[]string{first, "4\n", "[here]: ", "slurm\n", "Nodes [1]: ", "2\n", "0 for none [8]: ", "4\n", "default: ", "\n", "by all nodes [job]: ", "\n", script, "train.py\n"}, "launch jax --nodes 2 --gpus 4 -o job --submit -- train.py"},
-		"elastic":   {[]string{first, "5\n", "Where (ssh, slurm) [ssh]: ", "slurm\n", "Minimum number of nodes [1]: ", "2\n", "Maximum number of nodes [2]: ", "1\n", "enter a number, 2 or more\r\nMaximum number of nodes [2]: ", "4\n", script, "train.py\n", "0 for none [8]: ", "\n", "default: ", "\n"}, "launch slurm --nodes 2:4 --gpus 8 --submit -- train.py"},
+		"here":      {[]string{first, "1\n", script, "train.py --lr 5e-5 'a b'\n", "(0 to use the CPU) [", "2\n", "python on PATH: ", "\n"}, "launch torchrun --gpus 2 --submit -- train.py --lr 5e-5 'a b'"},
+		"ssh":       {[]string{first, "2\n", "[inventory.yaml]: ", "gpu[01-02]\n", script, "train.py\n", "(0 to use the CPU)", "4\n", "Check the nodes first? (y, n) [y]: ", "\n"}, "check 'gpu[01-02]'\n  dsbuild launch torchrun -i 'gpu[01-02]' --gpus 4 --submit -- train.py"},
+		"slurm":     {[]string{first, "3\n", "Number of nodes [1]: ", "2\n", "(0 to use the CPU) [8]: ", "\n", "the cluster's default: ", "gpu1\n", script, "train.py\n"}, "launch slurm --nodes 2 --gpus 8 --partition gpu1 --submit -- train.py"},
+		"jax ssh":   {[]string{first, "4\n", "Where (here, ssh, slurm) [here]: ", "ssh\n", "[inventory.yaml]: ", "\n", script, "train.py\n", "(0 to use the CPU) [8]: ", "\n", "Check the nodes first? (y, n) [y]: ", "n\n"}, "launch jax -i inventory.yaml --gpus 8 --submit -- train.py"},
+		"jax slurm": {[]string{first, "4\n", "[here]: ", "slurm\n", "Number of nodes [1]: ", "2\n", "(0 to use the CPU) [8]: ", "4\n", "default: ", "\n", "by all nodes [job]: ", "\n", script, "train.py\n"}, "launch jax --nodes 2 --gpus 4 -o job --submit -- train.py"},
+		"elastic":   {[]string{first, "5\n", "Where (ssh, slurm) [ssh]: ", "slurm\n", "Minimum number of nodes [1]: ", "2\n", "Maximum number of nodes [2]: ", "1\n", "enter a number of 2 or more\r\nMaximum number of nodes [2]: ", "4\n", script, "train.py\n", "(0 to use the CPU) [8]: ", "\n", "default: ", "\n"}, "launch slurm --nodes 2:4 --gpus 8 --submit -- train.py"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +99,7 @@ func TestMenuRuns(t *testing.T) {
 	t.Run("job", func(t *testing.T) {
 		t.Parallel()
 		m := startMenu(t)
-		m.answers(t, "A number: ", "4\n", "[here]: ", "\n", "arguments: ", "train.py 'a b'\n", "0 for none [", "0\n", "on PATH: ", "python3\n", "Run it now (y, n) [y]: ", "\n")
+		m.answers(t, "Number: ", "4\n", "[here]: ", "\n", "arguments: ", "train.py 'a b'\n", "(0 to use the CPU) [", "0\n", "on PATH: ", "python3\n", "Run it now? (y, n) [y]: ", "\n")
 		if said := m.ends(t, exitOK); !strings.Contains(said, "job train passed after ") {
 			t.Errorf("on the screen:\n%s", said)
 		}
@@ -114,8 +114,8 @@ func TestMenuRuns(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		m := startMenu(t)
-		m.answers(t, "A number: ", "6\n")
-		if said := m.ends(t, exitOK); !strings.Contains(said, "ZeRO-2 and then ZeRO-3") || strings.Contains(said, "Run it") {
+		m.answers(t, "Number: ", "6\n")
+		if said := m.ends(t, exitOK); !strings.Contains(said, "ZeRO-2, ZeRO-3 or offloading") || strings.Contains(said, "Run it") {
 			t.Errorf("on the screen:\n%s", said)
 		}
 	})
@@ -125,12 +125,12 @@ func TestMenuRuns(t *testing.T) {
 func TestMenuEnds(t *testing.T) {
 	t.Parallel()
 	m := startMenu(t)
-	m.answers(t, "A number: ", "nine\n", "enter a number from 1 to 6\r\nA number: ", "1\n", "arguments: ", "--lr 3\n",
-		"enter a Python file, as in: train.py --epochs 3\r\nThe program and its arguments: ", "\x03")
+	m.answers(t, "Number: ", "nine\n", "enter a number from 1 to 6\r\nNumber: ", "1\n", "arguments: ", "--lr 3\n",
+		"enter a Python file and its arguments, such as train.py --epochs 3\r\nProgram and arguments: ", "\x03")
 	m.ends(t, exitInterrupted)
 	m = startMenu(t)
-	m.answers(t, "A number: ", "1\n", "arguments: ", "\x04")
-	if said := m.ends(t, exitUsage); !strings.Contains(said, "dsbuild: The program and its arguments: there is no answer\n") {
+	m.answers(t, "Number: ", "1\n", "arguments: ", "\x04")
+	if said := m.ends(t, exitUsage); !strings.Contains(said, "dsbuild: Program and arguments: there is no answer\n") {
 		t.Errorf("on the screen:\n%s", said)
 	}
 }

@@ -16,17 +16,17 @@ func newToolchainsCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "toolchains",
-		Short: "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
-		Long: `List the choices of dsbuild: the toolchains (where nvcc and the CUDA headers
-come from), the bases with their glibc, Pythons and gcc, what each CUDA
-compiles for, and which CUDA and Pythons each torch is built for.
+		Short: "List supported torch, CUDA, Python and compiler versions",
+		Long: `List the supported toolchains (where nvcc and the CUDA headers come from), base
+images with their glibc, Python and gcc versions, GPU architectures of each CUDA
+version, and CUDA and Python versions of each torch version.
 
-dsbuild wheel picks the combination that fits the request, or explains why there
-is none; with --dry-run it builds nothing.`,
+"dsbuild wheel --dry-run" shows the combination chosen for a request, or why
+none is compatible.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return runToolchains(a, asJSON) },
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "Print one JSON document")
 	return cmd
 }
 
@@ -55,7 +55,7 @@ func runToolchains(a *app, asJSON bool) error {
 		header []string
 		rows   [][]string
 	}{
-		{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "SOURCE OF CUDA"}, cudaSourceRows(tables)},
+		{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "CUDA SOURCE"}, cudaSourceRows(tables)},
 		{[]string{"BASE", "IMAGE", "GLIBC", "PYTHON", "GCC"}, bases},
 		{[]string{"CUDA", "ARCHS", "NEWEST GCC", "OLDEST DRIVER"}, foldVersions(cudas)},
 		{[]string{"TORCH", "CUDA", "PYTHON", "TORCH'S ARCHS"}, foldVersions(torches)},
@@ -80,14 +80,14 @@ func cudaSourceRows(tables *compat.Tables) [][]string {
 		cuda, torch := r.CUDA, r.TorchCUDA+".x"
 		cuda = cmp.Or(cuda, "torch's")
 		if r.TorchCUDA == "" {
-			cuda, torch = "any", "same major"
+			cuda, torch = "any", "same major version"
 		}
 		rows = append(rows, []string{string(r.Source), cuda, device, torch, r.Title})
 	}
 	return rows
 }
 
-// foldVersions joins neighbours, newest first, that differ by version alone.
+// foldVersions merges adjacent rows, newest first, that differ only in their version.
 func foldVersions(rows [][]string) [][]string {
 	var out [][]string
 	newest := ""

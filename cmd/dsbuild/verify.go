@@ -18,25 +18,24 @@ type verifyFlags struct {
 }
 
 // verifyTimeoutUsage is the help of --timeout of a command that sends and installs nothing.
-const verifyTimeoutUsage = "give up a node if verifying takes longer than `DURATION` (default 15m)"
+const verifyTimeoutUsage = "Timeout per node, as `DURATION` (default 15m)"
 
 func newVerifyCommand(a *app) *cobra.Command {
 	var f verifyFlags
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
-		Short: "Show which nodes differ from the others, and how",
-		Long: `Show which nodes differ from the others, and how. dsbuild changes and writes
-nothing on the nodes.
+		Short: "Report nodes that have drifted",
+		Long: `Report nodes that have drifted from the others, and how they differ. Nothing is
+changed on the nodes.
 
-The versions that most nodes run are expected of all: DeepSpeed, torch, CUDA,
-NCCL, Python, transformers. dsbuild names each node that differs, with its
-version. It compares every file of DeepSpeed with its RECORD, with dsbuild's
-note on the installation, and with the other nodes, whichever tool installed it.
-Then it loads every op. Driver, glibc, CPU and GPUs may differ within a job:
-differences are reported.
+All nodes should run the versions that most nodes run: DeepSpeed, torch, CUDA,
+NCCL, Python and transformers. Every file of DeepSpeed, whichever tool installed
+it, is compared with its RECORD, dsbuild's installation record and the other
+nodes; then every op is loaded. Different drivers, glibc versions, CPUs and GPUs
+are listed but allowed.
 
-With --wheel every node must run that wheel, or the wheel of a folder that fits
-it. Nodes that need several wheels (two Pythons, say) differ without it.` + whichCheck,
+With --wheel, each node must run the given wheel or, from a directory, its best
+match. Use it if the nodes need different wheels, such as for two Pythons.` + whichCheck,
 		Example: `  dsbuild verify inventory.yaml
   dsbuild verify inventory.yaml --wheel dist --verify files --json`,
 		Args: cobra.ExactArgs(1),
@@ -48,9 +47,9 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
 	f.nodes.add(cmd)
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	cmd.Flags().StringVar(&f.wheel, "wheel", "",
-		"the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
+		"Expected wheel `PATH`, or a directory with one for each node (default: what most nodes run)")
 	cmd.Flags().StringVar(&f.verify, "verify", "load",
-		"what to check on each node: `load|files` (every op loads, or files and metadata alone)")
+		"Load every op, or only compare files and metadata: `load|files`")
 	return cmd
 }
 

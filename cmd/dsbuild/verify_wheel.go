@@ -21,18 +21,14 @@ func newVerifyWheelCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify-wheel FILE.whl|DIR...",
 		Short: "Check wheels against their own metadata",
-		Long: `Check wheels against their own metadata: the hashes in RECORD, the tags against
-the glibc the extensions need, the required torch, and, for a wheel that dsbuild
-built, the manifest and the SBOM inside it against its code: ops, GPU
-architectures, CPU level. The files beside a wheel are compared, too:
-SHA256SUMS, the manifest, the provenance statement.
+		Long: `Check wheels, or every wheel in DIR, against their own metadata: the hashes in
+RECORD, the glibc of the platform tags, and the required torch. For wheels built
+by dsbuild, the embedded manifest and SBOM must match the code (ops, GPU
+architectures, CPU level), and the sidecar files (SHA256SUMS, manifest,
+provenance attestation) must match the wheel.
 
-DIR is a directory of wheels.
-
-With --policy, each wheel is also judged as in a deploy: who signed its
-statement, and what the statement says.
-
-Every difference is listed, and then the exit code is 4.` + whichCheck,
+With --policy, each wheel must also satisfy the signing policy, as in a deploy.
+If anything does not match, all differences are listed and the exit code is 4.` + whichCheck,
 		Example: `  dsbuild verify-wheel dist
   dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
 		Args: cobra.MinimumNArgs(1),
@@ -40,8 +36,8 @@ Every difference is listed, and then the exit code is 4.` + whichCheck,
 			return runVerifyWheel(cmd.Context(), a, args, policy, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document: an array of the wheels")
-	cmd.Flags().StringVar(&policy, "policy", "", "also judge each wheel by the policy in `FILE` (docs/signing.md)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "Print one JSON document: an array of wheels")
+	cmd.Flags().StringVar(&policy, "policy", "", "Also check each wheel against the signing policy in `FILE`")
 	return cmd
 }
 
@@ -120,11 +116,10 @@ func printVerification(w io.Writer, v wheel.Verification, accepted bool) error {
 	return errors.Join(err, last)
 }
 
-// noWheel makes a wheel that is missing or must not be read wrong usage of a
-// command: it says nothing of the wheel.
+// noWheel turns an error about a missing or unreadable file into a usage error: it says nothing about the wheel.
 func noWheel(err error) error {
 	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
-		return usagef("no wheel: %w", err)
+		return usagef("cannot read wheel: %w", err)
 	}
 	return err
 }

@@ -16,8 +16,8 @@ func versionLine(version string) string {
 
 func newVersionCommand(a *app) *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{Use: "version", Short: "Print the version of dsbuild", Args: cobra.NoArgs}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "Print one JSON document")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if !asJSON {
 			_, err := io.WriteString(a.stdout, versionLine(a.version))

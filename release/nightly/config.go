@@ -57,15 +57,15 @@ const leastConfig = `add at least "wheels: {wheels: [{gpu: A100}]}"`
 // defaultKeep is how many builds of each wheel are kept.
 const defaultKeep = 7
 
-// Read reads the nightly file at path. It reports all mistakes together, as a
-// *lineerr.Error. Relative paths are taken from its folder.
+// Read reads the nightly file at path. It reports all errors together, as a *lineerr.Error. Relative paths are
+// relative to its directory.
 func Read(path string) (Config, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return Config{}, err
 	}
 	r := &reader{Reader: &yamldoc.Reader{
-		File: path, Kind: "nightly file", Least: leastConfig, Share: "put what wheels share into defaults of wheels",
+		File: path, Kind: "nightly file", Least: leastConfig, Share: "set common values under wheels: defaults",
 	}, dir: filepath.Dir(path), tables: tables}
 	body, err := r.Load(path, nil)
 	if err != nil {
@@ -118,8 +118,7 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
 		d.Source = cmp.Or(d.Source, c.Sources[0].Name)
 		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == d.Source }) {
-			r.Add(lineerr.Position{File: r.File}, "", "deploy names the source %q, which is not in sources",
-				lineerr.Clip(d.Source))
+			r.Add(lineerr.Position{File: r.File}, "", "unknown source %q under deploy: not in sources", lineerr.Clip(d.Source))
 		}
 	}
 	return c
@@ -159,8 +158,8 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 			case mainSource:
 				s.DeepSpeed = mainURL
 			default:
-				r.Add(r.Place(n), "give another source a name: {name: fork, deepspeed: git+URL@REF}",
-					"source %q is neither release nor main", lineerr.Clip(word))
+				r.Add(r.Place(n), "define other sources as {name: fork, deepspeed: git+URL@REF}",
+					"unknown source %q: want release or main", lineerr.Clip(word))
 			}
 		} else {
 			for _, q := range r.Pairs(n, "a source", []string{"name", "deepspeed"}) {
@@ -175,11 +174,11 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 				s.DeepSpeed = r.resolvePath(s.DeepSpeed)
 			}
 			if s.Name == "" || s.DeepSpeed == "" {
-				r.Add(r.Place(n), "", "a source needs a name and a deepspeed")
+				r.Add(r.Place(n), "", "a source requires name and deepspeed")
 			}
 		}
 		if seen[s.Name] {
-			r.Add(r.Place(n), "give each its own name", "a second source with the name %q", lineerr.Clip(s.Name))
+			r.Add(r.Place(n), "use unique names", "duplicate source name %q", lineerr.Clip(s.Name))
 		}
 		seen[s.Name] = true
 		all = append(all, s)
@@ -187,7 +186,7 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 	return all
 }
 
-// readIndex reads the folder of the index and, if it is given, its address.
+// readIndex reads the index's directory and, if set, its URL.
 func (r *reader) readIndex(p yamldoc.Pair) *Index {
 	out := &Index{}
 	pairs := []yamldoc.Pair{{Key: "dir", At: p.At, Node: p.Node}}
@@ -205,30 +204,30 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 		case "url":
 			out.URL = text
 			if err := index.CheckURL(text); text != "" && err != nil {
-				r.Add(r.Place(q.Node), "", "url of index %v", err)
+				r.Add(r.Place(q.Node), "", "url under index: %v", err)
 			}
 		}
 	}
 	if out.Dir == "" {
-		r.Add(p.At, "", "index has no dir")
+		r.Add(p.At, "", "missing dir under index")
 	}
 	return out
 }
 
 // readCommand is a program, or a list of it and its arguments. No shell reads it.
 func (r *reader) readCommand(p yamldoc.Pair) []string {
-	const try = "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]"
+	const try = "use a program, or a list of a program and its arguments: [mail, -s, nightly, admin@example.org]"
 	var words []string
 	switch word, ok := yamldoc.Scalar(p.Node); {
 	case ok:
 		words = []string{word}
 	case yamldoc.IsMapping(p.Node):
-		r.Add(r.Place(p.Node), "notify is a program now: notify: [PROGRAM, ARGUMENT]",
+		r.Add(r.Place(p.Node), "use the form notify: [PROGRAM, ARGUMENT]",
 			"notify must be a list, but this is a mapping")
 		return nil
 	default:
 		for _, n := range r.RequiredItems(p.Node, "notify") {
-			word, _ := r.Text(n, "a word of notify")
+			word, _ := r.Text(n, "an entry of notify")
 			words = append(words, word)
 		}
 		if len(words) == 0 {
@@ -237,9 +236,9 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 	}
 	switch program := words[0]; {
 	case strings.TrimSpace(program) == "":
-		r.Add(r.Place(p.Node), try, "notify has no program")
+		r.Add(r.Place(p.Node), try, "missing program in notify")
 	case strings.Contains(program, " ") || strings.Contains(program, "://"):
-		r.Add(r.Place(p.Node), try, "notify is no program: dsbuild runs no shell, and sends nothing to an address")
+		r.Add(r.Place(p.Node), try, "notify is not a program: shell commands and URLs are not supported")
 	case strings.Contains(program, "/"):
 		words[0] = r.resolvePath(program)
 	}
@@ -274,10 +273,10 @@ func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 		}
 	}
 	if out.Env != "" && out.Flags["deps"] != "" {
-		r.Add(p.At, "", "deploy has env and deps: an environment has all its packages")
+		r.Add(p.At, "", "env and deps under deploy are mutually exclusive: an environment includes all packages")
 	}
 	if out.Inventory == "" {
-		r.Add(p.At, "", "deploy has no inventory")
+		r.Add(p.At, "", "missing inventory under deploy")
 	}
 	return out
 }

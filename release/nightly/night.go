@@ -88,7 +88,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	defer release()
 	st, err := loadState(opt.Dir)
 	if err != nil {
-		return nil, fault.WithHint(err, "remove the file to start again: every wheel then counts as new")
+		return nil, fault.WithHint(err, "delete the file to start over; every wheel is then treated as new")
 	}
 	n := &night{Options: opt, state: st}
 	if err := n.begin(); err != nil {
@@ -118,9 +118,9 @@ func lockFolder(dir string, now time.Time) (release func(), err error) {
 		return nil, fmt.Errorf("lock %s: %w", l.Path(), err)
 	}
 	if !got {
-		who, _ := os.ReadFile(holder) // its text is for people
-		err := fmt.Errorf("another dsbuild nightly runs in %s (%s)", dir, strings.TrimSpace(string(who)))
-		return nil, fault.WithHint(err, "wait for it, or give each configuration its own dir")
+		who, _ := os.ReadFile(holder) // human-readable
+		err := fmt.Errorf("%s is in use by another dsbuild nightly (%s)", dir, strings.TrimSpace(string(who)))
+		return nil, fault.WithHint(err, "wait until it completes, or set a different dir for each configuration")
 	}
 	who := fmt.Sprintf("process %d, since %s\n", os.Getpid(), now.Format(time.RFC3339))
 	if err := atomicfile.Write(holder, strings.NewReader(who), 0o644); err != nil {
@@ -138,7 +138,7 @@ func (n *night) begin() error {
 	}
 	if n.state.Running != "" {
 		n.report.ID, n.report.Started, n.report.Resumed = n.state.Running, n.state.RunningAt, true
-		n.Options.Report.Note("continuing the run of %s, which did not end", n.state.RunningAt.Format(time.RFC3339))
+		n.Options.Report.Note("continuing the interrupted run of %s", n.state.RunningAt.Format(time.RFC3339))
 	}
 	n.state.Running, n.state.RunningAt = n.report.ID, n.report.Started
 	for _, s := range n.Sources {
@@ -382,7 +382,7 @@ func (n *night) gatherNewest(ctx context.Context) error {
 		n.current = dir
 	}
 	if n.current == "" {
-		return fmt.Errorf("there is no wheel of %s", source)
+		return fmt.Errorf("no wheel was built from %s", source)
 	}
 	return nil
 }

@@ -406,7 +406,7 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := y.night(nil)
-	if err == nil || !strings.Contains(err.Error(), "another dsbuild nightly runs in "+dir+" (process 1, since today)") {
+	if err == nil || !strings.Contains(err.Error(), dir+" is in use by another dsbuild nightly (process 1, since today)") {
 		t.Errorf("while another runs: %v, want an error that names process 1", err)
 	}
 	if err := other.Close(); err != nil {

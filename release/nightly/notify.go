@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// notifyLimit is how long somebody may take to be told.
+// notifyLimit is the timeout of the notify command.
 const notifyLimit = time.Minute
 
-// Notify gives the notice of a failed night to a command on its standard input. The report is nil if the night
-// could not begin. The error does not have the output of the command, which may hold secrets.
+// Notify pipes a failure notification to the standard input of a command. The report is nil if the nightly build
+// could not begin. The error does not contain the command's output, which may hold secrets.
 func Notify(ctx context.Context, command []string, report *Report, by string, failure error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyLimit)
 	defer cancel()
@@ -32,7 +32,7 @@ func Notify(ctx context.Context, command []string, report *Report, by string, fa
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		err = fmt.Errorf("it took longer than %s", notifyLimit)
+		err = fmt.Errorf("timed out after %s", notifyLimit)
 	}
 	if err != nil {
 		return fmt.Errorf("command %s: %w", filepath.Base(command[0]), err)

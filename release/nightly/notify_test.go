@@ -40,7 +40,7 @@ func TestNotifyRead(t *testing.T) {
 		t.Errorf("%+v %v", c.Notify, err)
 	}
 	for text, want := range map[string]string{
-		"{url: 'https://x/'}": "notify must be a list", "'https://x/'": "sends nothing to an address", "mail admin": "runs no shell", "''": "no program", "[]": "notify",
+		"{url: 'https://x/'}": "notify must be a list", "'https://x/'": "URLs are not supported", "mail admin": "shell commands and URLs are not supported", "''": "missing program in notify", "[]": "notify",
 	} {
 		if _, _, err := read(t, "wheels: {wheels: [{arch: 8.0}]}\nnotify: "+text+"\n"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)

@@ -124,7 +124,7 @@ func (e *EntryReport) recordBuild(b Build, s Status) {
 // describeChanges describes the differences between two builds.
 func describeChanges(before *Build, now Build) []string {
 	if before == nil {
-		return []string{"the first build"}
+		return []string{"first build"}
 	}
 	said := []string{}
 	say := func(what, from, to string) {
@@ -198,7 +198,7 @@ func (r *Report) Err() error {
 		codes = append(codes, ofWheels)
 	}
 	if p := r.Publish; p != nil && p.Status == Failed {
-		said, codes = append(said, "the index: "+p.Error), append(codes, 1)
+		said, codes = append(said, "index: "+p.Error), append(codes, 1)
 	}
 	for _, d := range r.Deploys {
 		if d.Status == Failed {
@@ -211,7 +211,7 @@ func (r *Report) Err() error {
 	return fault.WithCode(errors.New(strings.Join(said, "; ")), codes[0])
 }
 
-// Print writes the report for people.
+// Print writes the report in human-readable form.
 func (r *Report) Print(w io.Writer) error {
 	var rows [][]string
 	for _, e := range r.Entries {

@@ -51,7 +51,7 @@ func TestErrorOfNight(t *testing.T) {
 		"a wheel":           {Report{Entries: entries(nil, errors.New("no gcc"))}, "1 of 2 wheels failed: w2@main", 1},
 		"not as asked":      {Report{Entries: entries(codedError(4), fault.WithHint(codedError(4), "look"))}, "2 of 2 wheels failed: w1@main, w2@main", 4},
 		"for two reasons":   {Report{Entries: entries(codedError(4), codedError(2))}, "2 of 2 wheels failed: w1@main, w2@main", 1},
-		"the index":         {Report{Publish: &PublishReport{Outcome: Outcome{Status: Failed, Error: "full"}}}, "the index: full", 1},
+		"the index":         {Report{Publish: &PublishReport{Outcome: Outcome{Status: Failed, Error: "full"}}}, "index: full", 1},
 		"nodes":             {Report{Deploys: []DeployReport{nodes}}, "canary: code 3\nmore", 3},
 		"nodes without":     {Report{Deploys: []DeployReport{lost}}, "nodes: no network", 1},
 		"a wheel and nodes": {Report{Entries: entries(errors.New("x")), Deploys: []DeployReport{nodes, lost}}, "1 of 1 wheels failed: w1@main; canary: code 3\nmore; nodes: no network", 1},
@@ -126,7 +126,7 @@ func TestChangesBetweenBuilds(t *testing.T) {
 	if got := describeChanges(&before, now); !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
-	if got := describeChanges(nil, now); !slices.Equal(got, []string{"the first build"}) {
+	if got := describeChanges(nil, now); !slices.Equal(got, []string{"first build"}) {
 		t.Error(got)
 	}
 }

@@ -53,8 +53,8 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 		e := Entry{Name: cmp.Or(name, settingsName(own), "wheel")}
 		r.setRequest(&e.Request, slices.Concat(defaults, own))
 		if at, twice := first[e.Name]; twice {
-			r.Add(r.Place(n), "give each its own name",
-				"a second entry with the name %q; the first is at %s", lineerr.Clip(e.Name), at)
+			r.Add(r.Place(n), "use unique names",
+				"duplicate entry name %q; first used at %s", lineerr.Clip(e.Name), at)
 		}
 		first[e.Name] = r.Place(n)
 		entries = append(entries, e)
@@ -118,7 +118,7 @@ func (r *reader) readSettings(n yamldoc.Node, what string, known []string) (sett
 	}
 	_, arch := at["arch"]
 	if gpu, both := at["gpu"]; both && arch {
-		r.Add(gpu, "", "arch and gpu in %s mean the same: give only one", what)
+		r.Add(gpu, "", "arch and gpu in %s are mutually exclusive", what)
 	}
 	return settings, name
 }
