@@ -31,8 +31,8 @@ type deployPlan struct {
 
 type deployPlanNode struct {
 	planNode
-	Wheel string   `json:"wheel"`
-	Along []string `json:"along"`
+	Wheel       string   `json:"wheel"`
+	ExtraWheels []string `json:"extra_wheels"`
 }
 
 // planNode is the part of a node that deploy-plan.json and env-plan.json share.
@@ -53,9 +53,9 @@ func newPlanNode(n change.Decision) planNode {
 func newDeployPlan(plan deploy.Plan) deployPlan {
 	doc := deployPlan{Nodes: make([]deployPlanNode, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		node := deployPlanNode{planNode: newPlanNode(n.Decision), Wheel: n.WheelName, Along: []string{}}
+		node := deployPlanNode{planNode: newPlanNode(n.Decision), Wheel: n.WheelName, ExtraWheels: []string{}}
 		for _, a := range n.Extra {
-			node.Along = append(node.Along, a.Name+" "+a.Version)
+			node.ExtraWheels = append(node.ExtraWheels, a.Name+" "+a.Version)
 		}
 		doc.Nodes = append(doc.Nodes, node)
 	}

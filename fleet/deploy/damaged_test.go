@@ -43,8 +43,8 @@ func TestDeployRepairsDamagedFiles(t *testing.T) {
 		},
 		"a note that is a list":         func() { write(home("installed.json"), "[1]") },
 		"a note that is a text":         func() { write(home("installed.json"), `"x"`) },
-		"a note with other types":       func() { write(home("installed.json"), `{"along": [1], "sha256": 5}`) },
-		"a note with another type":      func() { write(home("installed.json"), `{"along": 5}`) },
+		"a note with other types":       func() { write(home("installed.json"), `{"extra_wheels": [1], "sha256": 5}`) },
+		"a note with another type":      func() { write(home("installed.json"), `{"extra_wheels": 5}`) },
 		"a last line of no object":      func() { write(home("journal.jsonl"), "[1]\n") },
 		"a version before of no object": func() { write(home("previous/change.json"), "[1]") },
 	} {

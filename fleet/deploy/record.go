@@ -14,7 +14,7 @@ type journalEntry struct {
 	change.JournalEntry
 	Wheel       string          `json:"wheel"`
 	SHA256      string          `json:"sha256"`
-	ExtraWheels []string        `json:"along,omitempty"` // wheels installed with it
+	ExtraWheels []string        `json:"extra_wheels,omitempty"` // wheels installed with it
 	Before      *report.Version `json:"before"`
 	Verify      verify.Level    `json:"verify"`
 }

@@ -49,7 +49,7 @@ type Facts struct {
 	// for none.
 	Taken map[string]string `json:"taken,omitempty"`
 	// ExtraWheels has the sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name.
-	ExtraWheels  map[string]string `json:"along,omitempty"`
+	ExtraWheels  map[string]string `json:"extra_wheels,omitempty"`
 	FreeBytes    int64             `json:"free_bytes"`     // file system of site-packages
 	FreeTmpBytes int64             `json:"free_tmp_bytes"` // where dsbuild keeps temporary files: in Prefix
 	Missing      []string          `json:"missing,omitempty"`

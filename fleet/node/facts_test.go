@@ -269,7 +269,7 @@ func TestProbeComparesFilesOnlyWhenAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(record)
-	noted, err := json.Marshal(map[string]any{"record": hex(sum[:]), "sha256": "of the \"wheel\" é", "along": []any{}})
+	noted, err := json.Marshal(map[string]any{"record": hex(sum[:]), "sha256": "of the \"wheel\" é", "extra_wheels": []any{}})
 	if err != nil {
 		t.Fatal(err)
 	}

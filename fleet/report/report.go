@@ -86,8 +86,8 @@ type Node struct {
 	Differs     []string           `json:"differs"` // verify: the differences, one text each
 	Remarks     []string           `json:"remarks"` // notes for the user, not faults: of verify, and why it gets its wheel
 	Changed     bool               `json:"changed"`
-	Wheel       string             `json:"wheel"` // the file name of the wheel chosen for it
-	ExtraWheels []string           `json:"along"` // planned wheels of the wheelhouse: "numpy 2.3.2"
+	Wheel       string             `json:"wheel"`        // the file name of the wheel chosen for it
+	ExtraWheels []string           `json:"extra_wheels"` // planned wheels of the wheelhouse: "numpy 2.3.2"
 	Before      *Version           `json:"before"`
 	After       *Version           `json:"after"`
 	Unseen      bool               `json:"unseen"`           // its current version is unknown: ignore After

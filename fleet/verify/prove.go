@@ -36,7 +36,7 @@ type Installation struct {
 	Version     string            `json:"version"`
 	Record      string            `json:"record"` // sha256 of its RECORD
 	Ops         []string          `json:"ops"`
-	ExtraWheels map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
+	ExtraWheels map[string]string `json:"extra_wheels,omitempty"` // the versions of the packages installed with it, by name
 }
 
 // answer is a message from prove.py.

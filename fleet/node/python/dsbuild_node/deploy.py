@@ -27,7 +27,7 @@ from dsbuild_node.changes import (
     GONE, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
     start_sync, sweep)
 from dsbuild_node.distributions import (
-    dist_info, installed, metadata_version, named_infos, normal, noted_along, previous, record_sha256, sites)
+    dist_info, installed, metadata_version, named_infos, normal, noted_extra_wheels, previous, record_sha256, sites)
 from dsbuild_node.driver import REQUEST
 from dsbuild_node.files import content, load_json
 from dsbuild_node.import_check import Failed
@@ -429,7 +429,7 @@ class Environment(Workplace):
         self.recorded = False  # our change is final and cannot be undone
         self.syncing = None
         self.dir = None
-        self.along = []  # the wheels that were installed with DeepSpeed
+        self.extra_wheels = []  # the wheels that were installed with DeepSpeed
         self.byte_code = ""  # the path of the uploaded byte code, once it is installed
         self.keep = False  # keep the uploads, so that the next run continues them
 
@@ -505,13 +505,13 @@ class Environment(Workplace):
         for wheel in order["wheels"]:
             check_wheel(wheel, self.digests)
         store_signed(HOME, order["accepted"], order["wheels"][0]["sha256"])
-        first, along = order["wheels"][0]["file"], order["wheels"][1:]
+        first, extra = order["wheels"][0]["file"], order["wheels"][1:]
         incoming = new_files(first)
-        for wheel in along:
+        for wheel in extra:
             files = new_files(wheel["file"])
             refuse_vital(wheel["file"], files)
             incoming.update(files)
-        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
+        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in extra]).roots(incoming), "kept-" + REQUEST["run"])
         self.change["digests"] = noted_digests(aside_files(self.change, self.change["kept"]))
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location", "--no-compile"] +
@@ -519,7 +519,7 @@ class Environment(Workplace):
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "installs-elsewhere")
-        names = {"deepspeed"} | {w["name"] for w in along}
+        names = {"deepspeed"} | {w["name"] for w in extra}
         infos = [found for name, found in named_infos() if name in names]
         for found in infos:
             mend_first_lines(found)
@@ -529,19 +529,19 @@ class Environment(Workplace):
         else:
             for found in infos:
                 compile_modules(found)
-        self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
+        self.extra_wheels = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in extra]
         self.byte_code = order["bytecode"]["file"] if order.get("bytecode") else ""
         self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
     def record(self, order):
         """Makes the change final: once change.json says done, the change cannot be undone."""
-        if order["installed"] and self.along:
-            names = [other["name"] for other in self.along]
-            kept = [other for other in noted_along(self.change["noted"]) if other["name"] not in names]
-            order["installed"]["along"] = kept + self.along
+        if order["installed"] and self.extra_wheels:
+            names = [other["name"] for other in self.extra_wheels]
+            kept = [other for other in noted_extra_wheels(self.change["noted"]) if other["name"] not in names]
+            order["installed"]["extra_wheels"] = kept + self.extra_wheels
         end_sync(self.syncing)
-        save_json(CHANGE, dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
+        save_json(CHANGE, dict(self.change, done=True, extra_wheels=self.extra_wheels, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
         self.look()
         self.finish()
         self.keep_byte_code()
@@ -570,7 +570,7 @@ class Environment(Workplace):
             remove(INSTALLED)
         gone = change["kept"] + GONE
         same = noted_sha256(change.get("before")) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
-        repeated = same and not change.get("along")  # other wheels beside it are a change to go back from
+        repeated = same and not change.get("extra_wheels")  # other wheels beside it are a change to go back from
         if change["forget"]:
             put_aside(PREVIOUS, gone)
         elif exists(change["kept"]) and not (repeated and exists(PREVIOUS)):  # a wheel installed anew replaces no older version
@@ -607,14 +607,14 @@ class Environment(Workplace):
         last, files = self.kept()
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
             raise Failed("the version before was changed while it was judged", "deploy-wanted")
-        for other in noted_along(last):
+        for other in noted_extra_wheels(last):
             if record_of(other["name"]) != other["record"]:
                 raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
         refuse_changed(noted_digests(files), last["digests"])
         incoming = {path: same_as_file(aside) for path, aside in files.items()}
         empty = [root["path"] for root in last["roots"] if root["was"] and not any(path.startswith(root["path"]) for path in files)]
         incoming.update((path, None) for path in empty)
-        names = ["deepspeed"] + [other["name"] for other in noted_along(last)]
+        names = ["deepspeed"] + [other["name"] for other in noted_extra_wheels(last)]
         self.start_change(Replacement(names).roots(incoming), "kept-" + REQUEST["run"])
         for i, root in enumerate(last["roots"]):
             if root["was"]:

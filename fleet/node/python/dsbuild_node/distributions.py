@@ -107,11 +107,11 @@ def own_note(record):
     return noted if noted and record and noted.get("record") == record else None
 
 
-def noted_along(noted):
+def noted_extra_wheels(noted):
     """The wheels that a note of dsbuild's lists as installed with DeepSpeed: name, sha256 and record of each."""
-    along = (noted or {}).get("along")
+    extra = (noted or {}).get("extra_wheels")
     keys = ("name", "sha256", "record")
-    return [w for w in along if isinstance(w, dict) and all(isinstance(w.get(key), str) for key in keys)] if isinstance(along, list) else []
+    return [w for w in extra if isinstance(w, dict) and all(isinstance(w.get(key), str) for key in keys)] if isinstance(extra, list) else []
 
 
 def installed():

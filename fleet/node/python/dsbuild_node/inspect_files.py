@@ -4,7 +4,7 @@ import hashlib
 import os
 import sys
 
-from dsbuild_node.distributions import dist_infos, installed, metadata_version, named_infos, noted_along, record_sha256, sites
+from dsbuild_node.distributions import dist_infos, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites
 from dsbuild_node.driver import REQUEST, emit
 from dsbuild_node.files import load_json, text
 from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
@@ -133,11 +133,11 @@ def noted_by_dsbuild(record):
         return {}
     kept = {key: str(noted.get(key, "")) for key in ("wheel", "sha256", "version")}
     kept["same"] = bool(record) and noted.get("record") == record
-    kept["along"] = noted_along(noted)
+    kept["extra_wheels"] = noted_extra_wheels(noted)
     return kept
 
 
-def look_along(wheels):
+def inspect_extra_wheels(wheels):
     """Checks the wheels that dsbuild installed with DeepSpeed."""
     infos = dict(reversed(list(named_infos()))) if wheels else {}
     for wheel in wheels:
@@ -177,11 +177,11 @@ def look(found):
               "advice": "several"})
     facts = found["deepspeed"] or installed()  # a deploy may have come in between
     noted = noted_by_dsbuild(facts["record"])
-    along = noted.pop("along", [])
+    extra = noted.pop("extra_wheels", [])
     looked = {"version": facts["version"], "noted": noted or None, "manifest": manifest(info)}
     looked.update(look_at_files(info))
     emit({"looked": looked})
-    look_along(along)
+    inspect_extra_wheels(extra)
 
 
 def follow(found):

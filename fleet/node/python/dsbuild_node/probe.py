@@ -4,7 +4,7 @@ everything else about GPUs."""
 import os
 import sys
 
-from dsbuild_node.distributions import installed, metadata_of, named_infos, normal, noted_along, previous, record_sha256, sites
+from dsbuild_node.distributions import installed, metadata_of, named_infos, normal, noted_extra_wheels, previous, record_sha256, sites
 from dsbuild_node.driver import REQUEST, emit, module
 from dsbuild_node.files import NETWORK, content, load_json, text
 from dsbuild_node.in_use import users
@@ -200,10 +200,10 @@ def zipped(place, found):
             pass
 
 
-def along():
+def extra_wheels():
     """The sha256, by name, of the wheels that dsbuild installed with DeepSpeed, those
     that nobody has replaced since."""
-    wheels = noted_along(load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json")))
+    wheels = noted_extra_wheels(load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json")))
     names = [w["name"] for w in wheels]
     now = {name: record_sha256(info) for name, info in named_infos() if name in names} if names else {}
     return {w["name"]: w["sha256"] for w in wheels if w["record"] and now.get(w["name"]) == w["record"]}
@@ -303,7 +303,7 @@ def probe(installed, taken):
         "writable": all(os.access(p, os.W_OK) for p in places + infos + folders) and os.access(home if os.path.isdir(home) else sys.prefix, os.W_OK),
         "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
-        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(), "taken": taken(),
+        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "extra_wheels": extra_wheels(), "taken": taken(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
         "read_only": read_only(places[0]), "home_owner": owner_of(home) if os.path.isdir(home) and not os.access(home, os.W_OK) else "",

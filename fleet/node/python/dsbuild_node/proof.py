@@ -20,9 +20,9 @@ def check_files(place, request):
     return version
 
 
-def check_along(request):
+def check_extra_wheels(request):
     """This user must find the packages that dsbuild installed with the wheel."""
-    for name, want in sorted(request.get("along", {}).items()):
+    for name, want in sorted(request.get("extra_wheels", {}).items()):
         check_found(name, want)
 
 
@@ -30,7 +30,7 @@ def prove(request, load_ops=None):
     """The versions that are found. load_ops, if set, loads the ops too."""
     place = check_place()
     result = {"version": check_files(place, request), "torch": "", "cuda": ""}
-    check_along(request)
+    check_extra_wheels(request)
     if load_ops:
         result.update(load_ops(place, request))
     return result
