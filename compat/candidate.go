@@ -239,7 +239,7 @@ func (a *evaluation) chooseOps() {
 		case a.byName[i]:
 			a.conflicts = appendMissing(a.conflicts, []string{why})
 		case a.allOps: // else this DeepSpeed does not bring it along
-			a.toolchain.Left = append(a.toolchain.Left, LeftOp{op.Name, why})
+			a.toolchain.SkippedOps = append(a.toolchain.SkippedOps, SkippedOp{op.Name, why})
 		}
 	}
 	if len(a.toolchain.Ops) == 0 && a.allOps {

@@ -23,17 +23,17 @@ type Group struct {
 	Reasons []string // why each part of the request, in words
 }
 
-// Left is a node that no wheel can serve.
-type Left struct {
+// Unserved is a node that no wheel can serve.
+type Unserved struct {
 	Node    int // place in the list of members
 	Reasons []string
 	Hint    string
 }
 
-// Grouping assigns nodes to wheels. Groups and Left are in the order of their first nodes.
+// Grouping assigns nodes to wheels. Groups and Unserved are in the order of their first nodes.
 type Grouping struct {
-	Groups []Group
-	Left   []Left
+	Groups   []Group
+	Unserved []Unserved
 }
 
 // Group finds few wheels that serve all nodes: for each node it resolves a wheel, and asks Fit whether
@@ -54,7 +54,7 @@ func (t *Tables) group(nodes []Member, want attempt) Grouping {
 	if len(bad) > 0 {
 		e := g.conflict(want)
 		for i := range nodes {
-			g.Left = append(g.Left, Left{i, reasonsOf(e.Conflicts), e.Hint()})
+			g.Unserved = append(g.Unserved, Unserved{i, reasonsOf(e.Conflicts), e.Hint()})
 		}
 		return g.Grouping
 	}
@@ -70,7 +70,7 @@ func (t *Tables) group(nodes []Member, want attempt) Grouping {
 		g.Groups = append(g.Groups, g.newGroup(classes))
 	}
 	slices.SortFunc(g.Groups, func(a, b Group) int { return cmp.Compare(a.Nodes[0], b.Nodes[0]) })
-	slices.SortFunc(g.Left, func(a, b Left) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(g.Unserved, func(a, b Unserved) int { return cmp.Compare(a.Node, b.Node) })
 	return g.Grouping
 }
 
@@ -145,7 +145,7 @@ func (g *grouper) place(c *nodeClass) {
 	}
 	if len(reasons) > 0 {
 		for _, i := range c.nodes {
-			g.Left = append(g.Left, Left{i, reasons, hint})
+			g.Unserved = append(g.Unserved, Unserved{i, reasons, hint})
 		}
 		return
 	}

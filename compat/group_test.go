@@ -64,7 +64,7 @@ func show(nodes []Member, g Grouping) string {
 			fmt.Fprintf(&b, "    - %s\n", r)
 		}
 	}
-	for _, l := range g.Left {
+	for _, l := range g.Unserved {
 		fmt.Fprintf(&b, "  %s: none\n", nodes[l.Node].Name)
 		for _, r := range l.Reasons {
 			fmt.Fprintf(&b, "    - %s\n", r)
@@ -121,7 +121,7 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Request, g Gr
 			t.Errorf("nobody asked for %s", group.Request.CPU)
 		}
 	}
-	for _, l := range g.Left {
+	for _, l := range g.Unserved {
 		seen[l.Node]++
 		if len(l.Reasons) == 0 || l.Hint == "" {
 			t.Errorf("%s: reasons %q, hint %q", nodes[l.Node].Name, l.Reasons, l.Hint)
@@ -221,7 +221,7 @@ func shape(g Grouping) string {
 	for _, group := range g.Groups {
 		out = append(out, fmt.Sprint(group.Nodes))
 	}
-	for i, l := range g.Left {
+	for i, l := range g.Unserved {
 		if i == 0 {
 			out = append(out, "left")
 		}
@@ -344,8 +344,8 @@ func TestGroupIsFewest(t *testing.T) {
 		g := tt.Group(nodes, want)
 		complete(t, tt, nodes, want, g)
 		wheels, left := wheelsFor(t, tt, nodes, want.ABI)
-		if len(g.Groups) != wheels || len(g.Left) != left {
-			t.Errorf("%d wheels and %d left, brute force finds %d and %d:\n%s", len(g.Groups), len(g.Left), wheels, left, show(nodes, g))
+		if len(g.Groups) != wheels || len(g.Unserved) != left {
+			t.Errorf("%d wheels and %d left, brute force finds %d and %d:\n%s", len(g.Groups), len(g.Unserved), wheels, left, show(nodes, g))
 		}
 		if wheels > 1 {
 			several++
@@ -424,7 +424,7 @@ func TestGroupByTorchIndex(t *testing.T) {
 	more := tt.AddTorch(Torch{Version: "2.6.0", CUDA: "12.6", Pythons: []string{"3.11"}, Index: "cu126", SHA256: map[string]string{"3.11": "ab"}})
 	g := more.Group([]Member{n}, wheel.Request{})
 	if len(g.Groups) != 1 {
-		t.Fatalf("%+v", g.Left)
+		t.Fatalf("%+v", g.Unserved)
 	}
 	tc, err := more.Resolve(g.Groups[0].Request)
 	if err != nil || tc.Torch != "2.6.0" || tc.CUDA != "12.6" || tc.Index != "cu126" || tc.TorchHash != "ab" {

@@ -98,7 +98,7 @@ func hasOps(t *testing.T, c opCase, tc Toolchain) {
 	for _, op := range tc.Ops {
 		in = append(in, strings.TrimSuffix(op.Name+":"+wheel.ArchList(op.Archs), ":"))
 	}
-	for _, op := range tc.Left {
+	for _, op := range tc.SkippedOps {
 		left = append(left, op.Name)
 		if op.Why == "" {
 			t.Errorf("%s: %s is left out and nobody knows why", c.what, op.Name)
@@ -219,8 +219,8 @@ func TestOpsBroughtAlong(t *testing.T) {
 		if err != nil {
 			t.Fatal(flags, err)
 		}
-		if got := strings.Join(tc.OpNames(false), " "); got != want || len(tc.Left) > 0 {
-			t.Errorf("%s: %s, left %v; want %s", flags, got, tc.Left, want)
+		if got := strings.Join(tc.OpNames(false), " "); got != want || len(tc.SkippedOps) > 0 {
+			t.Errorf("%s: %s, left %v; want %s", flags, got, tc.SkippedOps, want)
 		}
 	}
 }

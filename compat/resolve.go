@@ -46,7 +46,7 @@ type candidate struct {
 // compare orders evaluations: after the preference, fewer ops that are left out, then the order of the tables.
 func (a *evaluation) compare(o *evaluation) int {
 	return cmp.Or(
-		slices.Compare(a.preference, o.preference), cmp.Compare(len(a.toolchain.Left), len(o.toolchain.Left)),
+		slices.Compare(a.preference, o.preference), cmp.Compare(len(a.toolchain.SkippedOps), len(o.toolchain.SkippedOps)),
 		slices.Compare(a.places[:], o.places[:]),
 	)
 }

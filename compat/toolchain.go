@@ -77,7 +77,7 @@ type Toolchain struct {
 	Archs       []wheel.Arch   // empty when no op has device code
 	EveryGPU    bool           // no arch was asked for: Archs are all of the toolkit
 	Ops         []Op           // in the order of the table
-	Left        []LeftOp       // of --ops all: the ops that cannot be built here
+	SkippedOps  []SkippedOp    // of --ops all: the ops that cannot be built here
 	Remarks     []string       // consequences that may be unwelcome
 	Notes       []string       // other things worth knowing
 }
@@ -180,8 +180,8 @@ type Broken struct {
 	Why  string `json:"why"`
 }
 
-// LeftOp is an op that was left out, and why.
-type LeftOp struct {
+// SkippedOp is an op that was left out, and why.
+type SkippedOp struct {
 	Name, Why string
 }
 

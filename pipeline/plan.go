@@ -567,7 +567,7 @@ func (p *Plan) printTarget(w io.Writer) {
 }
 
 func (p *Plan) printLeftOut(w io.Writer) {
-	for _, left := range p.Toolchain().Left {
+	for _, left := range p.Toolchain().SkippedOps {
 		fmt.Fprintf(w, "left out   %s: %s\n", left.Name, left.Why)
 	}
 }

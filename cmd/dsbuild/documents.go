@@ -251,12 +251,12 @@ func newVersionInfo(version string) versionInfo {
 
 // wheelForPlan is wheel-for-plan.json: dsbuild wheel --for --dry-run.
 type wheelForPlan struct {
-	Groups []report.Group `json:"groups"`
-	Left   []ship.LeftOut `json:"left"`
+	Groups   []report.Group      `json:"groups"`
+	Excluded []ship.ExcludedNode `json:"excluded"`
 }
 
 func newWheelForPlan(plan *ship.Selection) wheelForPlan {
-	return wheelForPlan{plan.Groups(), plan.Left}
+	return wheelForPlan{plan.Groups(), plan.Excluded}
 }
 
 // wheelPlan is wheel-plan.json: dsbuild wheel --dry-run.
@@ -310,9 +310,9 @@ func newWheelsPlan(plans []*pipeline.Plan) wheelsPlan {
 // wheelsResult is wheels.json: what was built, and what failed. With --for it also has the nodes of each wheel, and
 // those that get none.
 type wheelsResult struct {
-	Wheels []builtWheel   `json:"wheels"`
-	Failed []failedWheel  `json:"failed"`
-	Left   []ship.LeftOut `json:"left,omitzero"`
+	Wheels   []builtWheel        `json:"wheels"`
+	Failed   []failedWheel       `json:"failed"`
+	Excluded []ship.ExcludedNode `json:"excluded,omitzero"`
 }
 
 type builtWheel struct {
@@ -328,8 +328,8 @@ type failedWheel struct {
 	Hint  string   `json:"hint,omitempty"`
 }
 
-func newWheelsResult(left []ship.LeftOut) wheelsResult {
-	return wheelsResult{Wheels: []builtWheel{}, Failed: []failedWheel{}, Left: left}
+func newWheelsResult(excluded []ship.ExcludedNode) wheelsResult {
+	return wheelsResult{Wheels: []builtWheel{}, Failed: []failedWheel{}, Excluded: excluded}
 }
 
 // add adds a built wheel, or the error of a failed one.

@@ -68,7 +68,7 @@ func resolved(t *testing.T, ops, archs string) compat.Toolchain {
 		t.Fatal(err)
 	}
 	left := map[string]bool{}
-	for _, o := range tc.Left {
+	for _, o := range tc.SkippedOps {
 		left[o.Name] = true
 		t.Logf("result: op %s: left out: %s", o.Name, o.Why)
 		if o.Why == "" {

@@ -79,7 +79,7 @@ func writeReports(nodes nodeFlags, r nodeReport) error {
 // changePlan is what the survey of a run that changes nodes finds.
 type changePlan interface {
 	Print(io.Writer) error
-	Left() []report.LeftNode
+	Excluded() []report.ExcludedNode
 	Err() error
 }
 
@@ -98,7 +98,7 @@ func (f changeFlags) endSurvey(
 		return true, errors.Join(plan.Err(), ui.JSON(a.stdout, document))
 	}
 	return true, errors.Join(plan.Err(), plan.Print(a.stdout),
-		report.PrintHints(a.stdout, plan.Left(), nodes.nameInventory))
+		report.PrintHints(a.stdout, plan.Excluded(), nodes.nameInventory))
 }
 
 // relativePath returns a path relative to the working directory, if that is shorter.

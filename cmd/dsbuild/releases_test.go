@@ -213,7 +213,7 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 				}
 				got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.CUDASource, tc.Index))
 			}
-			for _, left := range grouping.Left {
+			for _, left := range grouping.Unserved {
 				got = append(got, members[left.Node].Name+": none")
 				t.Log(left.Reasons, left.Hint)
 			}

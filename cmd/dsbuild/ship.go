@@ -138,7 +138,7 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 			return errors.Join(err, ui.JSON(a.stdout, newShipPlan(plan, preview)))
 		}
 		return errors.Join(err, plan.Print(a.stdout, f.verbose), preview.Print(a.stdout),
-			report.PrintHints(a.stdout, preview.Left(), f.deploy.nodes.nameInventory))
+			report.PrintHints(a.stdout, preview.Excluded(), f.deploy.nodes.nameInventory))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)

@@ -48,7 +48,7 @@ func runWheelFor(ctx context.Context, a *app, f wheelFlags, network pipeline.Net
 	if ctx.Err() != nil {
 		failure = context.Cause(ctx)
 	}
-	built := newWheelsResult(append([]ship.LeftOut{}, plan.Left...))
+	built := newWheelsResult(append([]ship.ExcludedNode{}, plan.Excluded...))
 	for _, w := range plan.Wheels {
 		built.add(w.Nodes, w.Name, w.Artifact, w.Err)
 	}

@@ -117,19 +117,19 @@ func (p Decisions) AssignGroups(serial fleet.Serial) {
 	p.rollout(serial).AssignGroups(func(node, group int) { p[node].Serial = group })
 }
 
-// Left lists the nodes that the plan leaves as they are: refused, or not reached.
-func (p Decisions) Left() []report.LeftNode {
-	var left []report.LeftNode
+// Excluded lists the nodes that the plan leaves as they are: refused, or not reached.
+func (p Decisions) Excluded() []report.ExcludedNode {
+	var excluded []report.ExcludedNode
 	for _, n := range p {
 		if n.Action == Refuse || n.Action == Absent {
-			left = append(left, report.LeftNode{Name: n.Name, Unfit: n.Unfit, Hint: n.Hint})
+			excluded = append(excluded, report.ExcludedNode{Name: n.Name, Unfit: n.Unfit, Hint: n.Hint})
 		}
 	}
-	return left
+	return excluded
 }
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
-func (p Decisions) Err() error { return report.PlanErr(len(p), p.Left()) }
+func (p Decisions) Err() error { return report.PlanError(len(p), p.Excluded()) }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.
 const cellSep = "\x00"

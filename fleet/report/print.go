@@ -311,7 +311,7 @@ func (r *Report) values(of func(*node.Facts) string) string {
 
 // PrintHints writes the hints for nodes that a plan leaves as they are, equal ones in one line. edit
 // changes a hint before it is written.
-func PrintHints(w io.Writer, left []LeftNode, edit func(string) string) error {
+func PrintHints(w io.Writer, left []ExcludedNode, edit func(string) string) error {
 	var hints []ui.Named
 	for _, n := range left {
 		if n.Hint != "" {

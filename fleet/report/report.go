@@ -222,16 +222,16 @@ func (r *Report) Err() error {
 	return NotOK("%d of %d nodes are not ok", total-r.Summary.OK, total)
 }
 
-// LeftNode is a node that a plan leaves as it is: refused, or not reached.
-type LeftNode struct {
+// ExcludedNode is a node that a plan leaves as it is: refused, or not reached.
+type ExcludedNode struct {
 	Name  string
 	Unfit bool   // the wheel does not fit it
 	Hint  string // what to try, or ""
 }
 
-// PlanErr is the error that the report of a plan for so many nodes will have, as far as the plan can
+// PlanError is the error that the report of a plan for so many nodes will have, as far as the plan can
 // tell.
-func PlanErr(total int, left []LeftNode) error {
+func PlanError(total int, left []ExcludedNode) error {
 	unfit := 0
 	for _, n := range left {
 		if n.Unfit {

@@ -26,7 +26,7 @@ func TestEnvironmentOnAManagedPython(t *testing.T) {
 	}
 	for name, facts := range map[string]node.Facts{"with the environment": assume(bare), "without": bare} {
 		left := tables.Group([]compat.Member{{Name: "gpu1", Facts: facts}},
-			wheel.Request{DeepSpeed: "0.19.8", Ops: []string{"cpu_adam"}}).Left
+			wheel.Request{DeepSpeed: "0.19.8", Ops: []string{"cpu_adam"}}).Unserved
 		if refused := len(left) > 0; refused != (name == "without") {
 			t.Errorf("%s: left out %+v", name, left)
 		}

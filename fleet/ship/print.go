@@ -49,13 +49,13 @@ func (s *Selection) Lines() []string {
 	for _, w := range s.Wheels {
 		lines = append(lines, w.describe()...)
 	}
-	return append(lines, s.leftOut(len(s.Left))...)
+	return append(lines, s.excluded(len(s.Excluded))...)
 }
 
-// leftOut lists the nodes that get no wheel, in so many groups at most.
-func (s *Selection) leftOut(most int) (lines []string) {
+// excluded lists the nodes that get no wheel, in so many groups at most.
+func (s *Selection) excluded(most int) (lines []string) {
 	var left []ui.Named
-	for _, l := range s.Left {
+	for _, l := range s.Excluded {
 		text := strings.Join(l.Reasons, "; ")
 		if l.Hint != "" {
 			text += "\n    hint: " + l.Hint
@@ -95,7 +95,7 @@ func (s *Selection) summaryLines() []string {
 	if more := len(s.Wheels) - mostWheels; more > 0 {
 		lines = append(lines, "… and "+ui.Count(more, "more wheel"))
 	}
-	lines = append(lines, s.leftOut(mostReasons)...)
+	lines = append(lines, s.excluded(mostReasons)...)
 	return append(lines, "--verbose prints the targets of each wheel, and all reasons")
 }
 

@@ -31,9 +31,9 @@ const (
 
 // Selection lists the wheels that serve a fleet, and the nodes that get none.
 type Selection struct {
-	Wheels []*Delivery
-	Left   []LeftOut // in inventory order
-	Nodes  int       // number of nodes in the fleet
+	Wheels   []*Delivery
+	Excluded []ExcludedNode // in inventory order
+	Nodes    int            // number of nodes in the fleet
 }
 
 // Delivery is one wheel of a selection, with the nodes that get it.
@@ -52,8 +52,8 @@ type Delivery struct {
 	indexes []int                // indexes of Nodes in the inventory
 }
 
-// LeftOut is a node that gets no wheel.
-type LeftOut struct {
+// ExcludedNode is a node that gets no wheel.
+type ExcludedNode struct {
 	Node    string   `json:"node"`
 	Reasons []string `json:"reasons"`
 	Hint    string   `json:"hint"`
@@ -129,7 +129,7 @@ func (s *Selection) Err() error {
 	if err := s.noWheelError(); err != nil {
 		return err
 	}
-	without, failed := len(s.Left), 0
+	without, failed := len(s.Excluded), 0
 	for _, w := range s.Wheels {
 		if w.Err != nil {
 			failed++
@@ -155,10 +155,10 @@ func (s *Selection) noWheelError() error {
 		return nil
 	}
 	if len(s.Wheels) == 0 {
-		if len(s.Left) == 0 || slices.ContainsFunc(s.Left, func(l LeftOut) bool { return !l.unserved }) {
+		if len(s.Excluded) == 0 || slices.ContainsFunc(s.Excluded, func(l ExcludedNode) bool { return !l.unserved }) {
 			return nil
 		}
-		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), s.Left[0].Hint), 2)
+		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), s.Excluded[0].Hint), 2)
 	}
 	all := lists.Map(s.Wheels, func(w *Delivery) error { return fmt.Errorf("%s: %w", w.Name, w.Err) })
 	if len(all) == 1 {

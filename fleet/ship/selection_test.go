@@ -62,8 +62,8 @@ func TestErrorOfPlan(t *testing.T) {
 	t.Parallel()
 	good := &Delivery{Name: "good", Nodes: []string{"a"}}
 	bad := func(err error) *Delivery { return &Delivery{Name: "bad", Nodes: []string{"b", "c"}, Err: err} }
-	unserved := LeftOut{Node: "d", Reasons: []string{"no torch"}, Hint: "install torch", unserved: true}
-	lost := LeftOut{Node: "e", Reasons: []string{"no connection"}}
+	unserved := ExcludedNode{Node: "d", Reasons: []string{"no torch"}, Hint: "install torch", unserved: true}
+	lost := ExcludedNode{Node: "e", Reasons: []string{"no connection"}}
 	for name, c := range map[string]struct {
 		plan Selection
 		text string
@@ -72,10 +72,10 @@ func TestErrorOfPlan(t *testing.T) {
 	}{
 		"all served":        {Selection{Nodes: 1, Wheels: []*Delivery{good}}, "", 0, ""},
 		"no nodes left":     {Selection{}, "", 0, ""},
-		"one left":          {Selection{Nodes: 2, Wheels: []*Delivery{good}, Left: []LeftOut{lost}}, "1 of 2 nodes get no wheel", 3, ""},
+		"one left":          {Selection{Nodes: 2, Wheels: []*Delivery{good}, Excluded: []ExcludedNode{lost}}, "1 of 2 nodes get no wheel", 3, ""},
 		"one failed":        {Selection{Nodes: 3, Wheels: []*Delivery{good, bad(errors.New("x"))}}, "2 of 3 nodes get no wheel: 1 of 2 wheels failed", 3, ""},
-		"none can be built": {Selection{Nodes: 1, Left: []LeftOut{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
-		"none is reached":   {Selection{Nodes: 2, Left: []LeftOut{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
+		"none can be built": {Selection{Nodes: 1, Excluded: []ExcludedNode{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
+		"none is reached":   {Selection{Nodes: 2, Excluded: []ExcludedNode{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
 		"the only one":      {Selection{Nodes: 2, Wheels: []*Delivery{bad(fault.WithHint(codedError(4), "look"))}}, "bad: refused", 4, "look"},
 		"all, for one reason": {
 			Selection{Nodes: 4, Wheels: []*Delivery{bad(codedError(4)), bad(fault.WithHint(codedError(4), "look"))}},
@@ -158,7 +158,7 @@ func TestPlanForPeople(t *testing.T) {
 		{Name: "three", Nodes: []string{"gpu05"}, State: Failed, Err: fault.WithHint(errors.New("no gcc\x1b[2J\nat all"), "install gcc")},
 		{Name: "four", Nodes: []string{"gpu06"}, State: ToBuild},
 		{Name: "five", Nodes: []string{"gpu06"}, State: Placed},
-	}, Left: []LeftOut{
+	}, Excluded: []ExcludedNode{
 		{Node: "gpu07", Reasons: []string{"no torch", "no pip"}, Hint: "install torch"},
 		{Node: "gpu08", Reasons: []string{"no route to 10.0.0.8"}, cause: "no route"},
 		{Node: "gpu09", Reasons: []string{"no route to 10.0.0.9"}, cause: "no route"},

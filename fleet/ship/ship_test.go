@@ -119,8 +119,8 @@ func TestShipRemovesNoOpUnasked(t *testing.T) {
 	f.want.Ops, f.works.built = []string{"async_io"}, nil
 	plan, r, err := f.run(t)
 	const want = "the wheel for it would remove cpu_adam from its DeepSpeed: dsbuild sees no GPU there"
-	if err == nil || len(f.works.built)+len(changed(r)) > 0 || len(plan.Left) != 1 || plan.Left[0].Reasons[0] != want {
-		t.Errorf("%v, built %q, changed %q, left out %+v", err, f.works.built, changed(r), plan.Left)
+	if err == nil || len(f.works.built)+len(changed(r)) > 0 || len(plan.Excluded) != 1 || plan.Excluded[0].Reasons[0] != want {
+		t.Errorf("%v, built %q, changed %q, left out %+v", err, f.works.built, changed(r), plan.Excluded)
 	}
 	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Hint, "--remove-ops") {
 		t.Errorf("%s, hint %q", n.Status, n.Hint)
@@ -266,7 +266,7 @@ func TestShipPreview(t *testing.T) {
 		t.Fatal(err)
 	}
 	preview, err := s.Preview(t.Context())
-	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].State != ship.ToBuild || len(plan.Left) != 2 {
+	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].State != ship.ToBuild || len(plan.Excluded) != 2 {
 		t.Errorf("%v\n%s", err, strings.Join(plan.Lines(), "\n"))
 	}
 	var actions []change.Action

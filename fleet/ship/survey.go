@@ -24,7 +24,7 @@ func (s *Ship) probe(ctx context.Context) error {
 		}
 	}
 	s.known, s.assignments = known, make([]deploy.Assignment, len(known))
-	s.selection = &Selection{Nodes: len(known), Left: []LeftOut{}}
+	s.selection = &Selection{Nodes: len(known), Excluded: []ExcludedNode{}}
 	return nil
 }
 
@@ -34,20 +34,20 @@ func (s *Ship) group(ctx context.Context) {
 	var members []compat.Member
 	var places []int // of the members in the inventory
 	for i, n := range deploy.Usable(s.known, deploy.PlanOptions{}).Nodes {
-		left := LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Common()}
+		left := ExcludedNode{Reasons: n.Reasons, Hint: n.Hint, cause: n.Common()}
 		switch {
 		case n.Action == change.Refuse && !s.opt.BuildOnly:
 			s.refuse(i, left)
 		case n.Action == change.Absent:
-			s.leaveOut(i, left)
+			s.exclude(i, left)
 		default:
 			members = append(members, compat.Member{Name: s.known[i].Name, Facts: s.known[i].Facts})
 			places = append(places, i)
 		}
 	}
 	grouping := s.opt.Plans.Group(ctx, members, s.opt.Want)
-	for _, l := range grouping.Left {
-		s.refuse(places[l.Node], LeftOut{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
+	for _, l := range grouping.Unserved {
+		s.refuse(places[l.Node], ExcludedNode{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
 	}
 	for _, g := range grouping.Groups {
 		w := &Delivery{Request: g.Request, Why: g.Reasons, State: ToBuild}
@@ -61,16 +61,16 @@ func (s *Ship) group(ctx context.Context) {
 }
 
 // refuse records that a node gets no wheel, and that the deploy refuses it.
-func (s *Ship) refuse(i int, l LeftOut) {
+func (s *Ship) refuse(i int, l ExcludedNode) {
 	s.assignments[i].Refusal = &deploy.Refusal{Reasons: l.Reasons, Hint: l.Hint}
-	s.leaveOut(i, l)
+	s.exclude(i, l)
 }
 
-// leaveOut records that a node gets no wheel, and why.
-func (s *Ship) leaveOut(i int, l LeftOut) {
+// exclude records that a node gets no wheel, and why.
+func (s *Ship) exclude(i int, l ExcludedNode) {
 	l.Node, l.index = s.known[i].Name, i
-	s.selection.Left = append(s.selection.Left, l)
-	slices.SortFunc(s.selection.Left, func(a, b LeftOut) int { return a.index - b.index })
+	s.selection.Excluded = append(s.selection.Excluded, l)
+	slices.SortFunc(s.selection.Excluded, func(a, b ExcludedNode) int { return a.index - b.index })
 }
 
 // keepOps refuses the nodes whose DeepSpeed has ops that their wheel lacks, unless RemoveOps allows it: those without
@@ -99,7 +99,7 @@ func (s *Ship) keepOps() {
 					reason += ": dsbuild sees no GPU there"
 				}
 				const hint = "--remove-ops removes them; --ops and --gpu say what to build"
-				s.refuse(i, LeftOut{Reasons: []string{reason}, Hint: hint})
+				s.refuse(i, ExcludedNode{Reasons: []string{reason}, Hint: hint})
 				continue
 			}
 			if len(removed) > 0 {

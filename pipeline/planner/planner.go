@@ -154,7 +154,7 @@ func (p *Planner) Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, 
 func (p *Planner) Group(ctx context.Context, nodes []compat.Member, r wheel.Request) compat.Grouping {
 	r = p.ofSource(r)
 	grouping := p.tables.Group(nodes, r)
-	if len(grouping.Left) == 0 || r.ABI == wheel.StableABI {
+	if len(grouping.Unserved) == 0 || r.ABI == wheel.StableABI {
 		return grouping
 	}
 	asked := map[[2]string]bool{}
@@ -269,7 +269,7 @@ func (p *Planner) reportRemarks(report ui.Reporter, plan *pipeline.Plan) {
 	if p.options.Printed {
 		return
 	}
-	for _, left := range plan.Toolchain().Left {
+	for _, left := range plan.Toolchain().SkippedOps {
 		report.Note("without %s: %s", left.Name, left.Why)
 	}
 }
