@@ -25,7 +25,7 @@ type evaluation struct {
 	targets    []wheel.Arch // archs asked for, or all of the toolkit
 	conflicts  []string
 	impossible bool // this build environment can never use the CUDA source
-	remarks    []string
+	warnings   []string
 	notes      []string
 }
 
@@ -58,8 +58,8 @@ func (a *evaluation) addConflict(format string, args ...any) {
 	a.conflicts = append(a.conflicts, fmt.Sprintf(format, args...))
 }
 
-func (a *evaluation) addRemark(format string, args ...any) {
-	a.remarks = append(a.remarks, fmt.Sprintf(format, args...))
+func (a *evaluation) addWarning(format string, args ...any) {
+	a.warnings = append(a.warnings, fmt.Sprintf(format, args...))
 }
 
 func (a *evaluation) addNote(format string, args ...any) {
@@ -204,7 +204,7 @@ func (a *evaluation) findCUDA() bool {
 		if majorOf(c.Version) == majorOf(version) && compareVersions(c.Version, version) <= 0 {
 			a.cuda = c
 			if c.Version != version {
-				a.addRemark("CUDA %s is not in the tables of this dsbuild, which treats it like %s", version, c.Version)
+				a.addWarning("CUDA %s is not in the tables of this dsbuild, which treats it like %s", version, c.Version)
 			}
 			a.cuda.Version = version
 			return true
@@ -293,7 +293,7 @@ func (a *evaluation) fitOp(op *Op) string {
 		}
 	}
 	if len(left) > 0 {
-		a.addRemark("%s is compiled for %s and not for %s: it %s",
+		a.addWarning("%s is compiled for %s and not for %s: it %s",
 			op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), why)
 	}
 	return ""
@@ -460,7 +460,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	device := tc.HasDeviceCode()
 	withBF16 := Toolchain{Ops: slices.DeleteFunc(slices.Clone(a.ops), func(o Op) bool { return !o.BF16 })}.OpNames(true)
 	if len(withBF16) > 0 && len(a.archs) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
-		a.addRemark("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it",
+		a.addWarning("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it",
 			tc.Archs[0].Capability(), joinWords(withBF16))
 	}
 	if tc.Index != "" {
@@ -487,10 +487,10 @@ func (a *evaluation) finishedToolchain() Toolchain {
 		}
 	}
 	for _, arch := range a.archsTorchLacks() { // of --arch alone: a torch of one's own may have it
-		a.addRemark("torch %s itself has no code for arch %s", tc.Torch, a.archWithGPUs(arch))
+		a.addWarning("torch %s itself has no code for arch %s", tc.Torch, a.archWithGPUs(arch))
 	}
 	a.remarkProofs()
-	tc.Remarks = a.remarks
+	tc.Warnings = a.warnings
 	tc.Notes = append(slices.Clone(a.requirements.notes), a.notes...)
 	return tc
 }
@@ -513,7 +513,7 @@ func (a *evaluation) remarkArchsWithoutMachine() {
 			}
 		}
 		if len(names) > 0 {
-			a.addRemark("arch %s is that of %s, beside which there is no x86_64 CPU: no machine runs its code in this wheel",
+			a.addWarning("arch %s is that of %s, beside which there is no x86_64 CPU: no machine runs its code in this wheel",
 				c, names[0])
 		}
 	}

@@ -62,7 +62,7 @@ type fitting struct {
 	v Verdict
 }
 
-// compare is negative if a suits a node more than b, and says why: first by fewer remarks (nothing
+// compare is negative if a suits a node more than b, and says why: first by fewer notes (nothing
 // to compile at first use), then by the higher CPU level, then a wheel for the node's own torch
 // before one for several. It never ranks wheels with different sources or ops, because only the
 // user knows which is wanted. There is one exception: a wheel of the stable ABI also fits nodes for
@@ -82,7 +82,7 @@ func (a fitting) compare(b fitting) (order int, why string) {
 		why   string
 	}{
 		{oneIf(others) - oneIf(all), "it has more operators"},
-		{cmp.Compare(len(a.v.Remarks), len(b.v.Remarks)), "it fits with fewer remarks"},
+		{cmp.Compare(len(a.v.Notes), len(b.v.Notes)), "it has fewer compatibility notes"},
 		{cmp.Compare(n.CPU, m.CPU), "it uses more of the CPU"},
 		{oneIf(m.TorchABI.IsStable()) - oneIf(n.TorchABI.IsStable()), "it is for this torch alone"},
 	} {

@@ -13,10 +13,10 @@ import (
 )
 
 // Verdict tells whether a wheel runs on a node. Reasons holds every refusal in words,
-// Remarks other things worth knowing.
+// Notes other things worth knowing.
 type Verdict struct {
 	Reasons []string
-	Remarks []string
+	Notes   []string
 	hint    func() string
 }
 
@@ -70,8 +70,8 @@ func (c *fitCheck) addReason(format string, args ...any) {
 	c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...))
 }
 
-func (c *fitCheck) addRemark(format string, args ...any) {
-	c.Remarks = append(c.Remarks, fmt.Sprintf(format, args...))
+func (c *fitCheck) addNote(format string, args ...any) {
+	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
 }
 
 // checkMachine compares the platform in the wheel's name with the node's machine. A wheel without
@@ -142,12 +142,12 @@ func (c *fitCheck) checkTorch() {
 		case olderMinor(c.f.Torch, oldest):
 			c.addReason("built for torch %s and newer, but this node has %s", oldest, firstTwo(c.f.Torch))
 		case preRelease(c.f.Torch) && firstTwo(c.f.Torch) == firstTwo(oldest):
-			c.addRemark("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
+			c.addNote("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
 		}
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
 		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
-		c.addRemark("this node's torch %s is not a release: ops built against torch %s may not load with it",
+		c.addNote("this node's torch %s is not a release: ops built against torch %s may not load with it",
 			c.f.Torch, c.m.Torch)
 	}
 }
@@ -168,7 +168,7 @@ func (c *fitCheck) checkCUDA() {
 	}
 	if !c.boundToCUDA() {
 		if have == "" && len(c.m.Ops) > 0 {
-			c.addRemark("this node's torch has no CUDA: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
+			c.addNote("this node's torch has no CUDA: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
 		}
 		return
 	}
@@ -179,7 +179,7 @@ func (c *fitCheck) checkCUDA() {
 		strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
 		c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
 	case strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
-		c.addRemark("built for CUDA %s, but this node's torch is built for %s: DeepSpeed refuses this if the node has a GPU",
+		c.addNote("built for CUDA %s, but this node's torch is built for %s: DeepSpeed refuses this if the node has a GPU",
 			built, have)
 	}
 }
@@ -273,7 +273,7 @@ func (c *fitCheck) checkGPUs() {
 		return
 	}
 	if len(c.f.GPUs) == 0 {
-		c.addRemark("no GPU is visible on this node: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
+		c.addNote("no GPU is visible on this node: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
 	}
 	var seen []string
 	for _, g := range c.f.GPUs {
@@ -284,7 +284,7 @@ func (c *fitCheck) checkGPUs() {
 		}
 		seen = append(seen, name)
 		if arch == "" {
-			c.addRemark("the compute capability of %s is unknown: the code for %s may not run there",
+			c.addNote("the compute capability of %s is unknown: the code for %s may not run there",
 				ShortGPU(g.Name), c.deviceCodeNames())
 			continue
 		}
@@ -297,7 +297,7 @@ func (c *fitCheck) checkGPU(name, arch string) {
 		c.addReason("this node's torch %s has no code for %s itself: nothing of torch runs there", torch, name)
 	}
 	if c.hasSASS(c.m.Archs, arch) {
-		c.remarkMissingOps(name, arch)
+		c.noteMissingOps(name, arch)
 		return
 	}
 	ptx := newestPTX(c.m.PTX, arch)
@@ -310,16 +310,16 @@ func (c *fitCheck) checkGPU(name, arch string) {
 		c.addReason("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s",
 			c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
 	default:
-		c.addRemark("%s uses the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
-		c.remarkMissingOps(name, arch)
+		c.addNote("%s uses the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
+		c.noteMissingOps(name, arch)
 	}
 }
 
-// remarkMissingOps names the ops without code for a GPU that other ops have code for.
-func (c *fitCheck) remarkMissingOps(name, arch string) {
+// noteMissingOps names the ops without code for a GPU that other ops have code for.
+func (c *fitCheck) noteMissingOps(name, arch string) {
 	for _, op := range slices.Sorted(maps.Keys(c.m.OpArchs)) {
 		if has := c.m.OpArchs[op]; !c.hasSASS(has.Archs, arch) && newestPTX(has.PTX, arch) == "" {
-			c.addRemark("operator %s has no code for %s", op, name)
+			c.addNote("operator %s has no code for %s", op, name)
 		}
 	}
 }
@@ -373,7 +373,7 @@ func (c *fitCheck) checkDriver() {
 		c.addReason("built for CUDA %s, which needs driver %s or newer, but this node has %s", c.m.CUDA, floor, c.f.Driver)
 		return
 	}
-	c.addRemark("CUDA %s needs driver %s or newer, but this node has %s: its torch may see no GPU",
+	c.addNote("CUDA %s needs driver %s or newer, but this node has %s: its torch may see no GPU",
 		c.m.CUDA, floor, c.f.Driver)
 }
 

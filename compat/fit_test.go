@@ -18,7 +18,7 @@ type fitCase struct {
 	node     string
 	yes      bool
 	reasons  []string
-	remarks  []string
+	notes    []string
 	manifest wheel.Manifest
 	facts    node.Facts
 }
@@ -34,13 +34,13 @@ func confusion(t *testing.T) []fitCase {
 	var cases []fitCase
 	for i, line := range strings.Split(string(text), "\n") {
 		reason, isReason := strings.CutPrefix(line, "  - ")
-		remark, isRemark := strings.CutPrefix(line, "  * ")
+		note, isNote := strings.CutPrefix(line, "  * ")
 		switch {
 		case line == "" || line[0] == '#':
 		case isReason:
 			cases[len(cases)-1].reasons = append(cases[len(cases)-1].reasons, reason)
-		case isRemark:
-			cases[len(cases)-1].remarks = append(cases[len(cases)-1].remarks, remark)
+		case isNote:
+			cases[len(cases)-1].notes = append(cases[len(cases)-1].notes, note)
 		default:
 			f := strings.Split(line, " | ")
 			if len(f) != 3 || f[2] != "yes" && f[2] != "no" {
@@ -176,8 +176,8 @@ func TestFit(t *testing.T) {
 		if v.OK() != c.yes || !slices.Equal(v.Reasons, c.reasons) {
 			t.Errorf("%s\n  reasons %q\n  want    %q", at, v.Reasons, c.reasons)
 		}
-		if !slices.Equal(v.Remarks, c.remarks) {
-			t.Errorf("%s\n  remarks %q\n  want    %q", at, v.Remarks, c.remarks)
+		if !slices.Equal(v.Notes, c.notes) {
+			t.Errorf("%s\n  notes %q\n  want    %q", at, v.Notes, c.notes)
 		}
 		if c.yes == (len(c.reasons) > 0) || v.OK() != (v.Hint() == "") {
 			t.Errorf("%s: %v, %d reasons, hint %q", at, c.yes, len(c.reasons), v.Hint())

@@ -32,7 +32,7 @@ type opCase struct {
 	what, flags string
 	want        string // the ops that are in, with their archs
 	left        string // those that are not, of all
-	remark      string // part of one
+	warning     string // part of one
 	err         string // part of the error
 }
 
@@ -40,8 +40,8 @@ func opCases() []opCase {
 	return []opCase{
 		{what: "plain ops need no arch", flags: "--ops plain,young", want: "plain young"},
 		{what: "every op gets the archs", flags: "--ops device,plain --arch 7.5;8.0+PTX", want: "plain device:7.5;8.0+PTX"},
-		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", remark: "modern is compiled for 8.0 and not for 7.5: it supports archs from 8.0 on"},
-		{what: "a ceiling", flags: "--ops bounded --arch 7.5;9.0;10.0", want: "bounded:9.0", remark: "not for 7.5 and 10.0: it supports archs 8.0 to 9.0"},
+		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", warning: "modern is compiled for 8.0 and not for 7.5: it supports archs from 8.0 on"},
+		{what: "a ceiling", flags: "--ops bounded --arch 7.5;9.0;10.0", want: "bounded:9.0", warning: "not for 7.5 and 10.0: it supports archs 8.0 to 9.0"},
 		{what: "a floor above all", flags: "--ops device,modern --arch 7.5", err: "op modern supports archs from 8.0 on, but not 7.5"},
 		{what: "all on CUDA 13", flags: "--ops all --arch 8.0", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged young", left: "gone broken"},
 		{what: "all on an older CUDA 13", flags: "--ops all --arch 8.0 --torch 2.14", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged young broken:8.0", left: "gone"},
@@ -110,9 +110,9 @@ func hasOps(t *testing.T, c opCase, tc Toolchain) {
 	if got := strings.Join(left, " "); got != c.left {
 		t.Errorf("%s: left %s, want %s", c.what, got, c.left)
 	}
-	said := func(r string) bool { return strings.Contains(r, c.remark) }
-	if c.remark != "" && !slices.ContainsFunc(tc.Remarks, said) {
-		t.Errorf("%s: remarks %q", c.what, tc.Remarks)
+	said := func(r string) bool { return strings.Contains(r, c.warning) }
+	if c.warning != "" && !slices.ContainsFunc(tc.Warnings, said) {
+		t.Errorf("%s: warnings %q", c.what, tc.Warnings)
 	}
 }
 

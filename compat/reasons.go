@@ -33,13 +33,13 @@ func (g *grouper) newGroup(classes []*nodeClass) Group {
 		r.addReason("glibc %s, as requested: the audit checks it", v)
 	}
 	for _, c := range classes {
-		for _, remark := range g.Fit(r.made.manifest(), c.facts).Remarks {
-			if preRelease(c.facts.Torch) && strings.Contains(remark, c.facts.Torch) {
-				r.Reasons = appendMissing(r.Reasons, []string{remark})
+		for _, note := range g.Fit(r.made.manifest(), c.facts).Notes {
+			if preRelease(c.facts.Torch) && strings.Contains(note, c.facts.Torch) {
+				r.Reasons = appendMissing(r.Reasons, []string{note})
 			}
 		}
 	}
-	r.Reasons = append(r.Reasons, r.made.finishedToolchain().Remarks...)
+	r.Reasons = append(r.Reasons, r.made.finishedToolchain().Warnings...)
 	r.explainSplit(classes)
 	return r.Group
 }

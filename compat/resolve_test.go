@@ -206,8 +206,8 @@ func answer(tc Toolchain, err error) string {
 		torch, cuda, python := tc.Serves()
 		out += fmt.Sprintf(", for torch %s and newer, CUDA %s, Python %s", torch, cuda, python)
 	}
-	for _, r := range tc.Remarks {
-		out += "\n  remark: " + r
+	for _, r := range tc.Warnings {
+		out += "\n  warning: " + r
 	}
 	for _, n := range tc.Notes {
 		out += "\n  note: " + n

@@ -143,10 +143,10 @@ func (a *evaluation) remarkProofs() {
 		}
 	}
 	if len(loaded) > 0 {
-		a.addRemark("%s: loaded with torch's stable ABI, but no kernel was ever run, for lack of a GPU", joinWords(loaded))
+		a.addWarning("%s: loaded with torch's stable ABI, but no kernel was ever run, for lack of a GPU", joinWords(loaded))
 	}
 	if len(other) > 0 {
-		a.addRemark("%s: with torch's stable ABI not proven for DeepSpeed %s (dsbuild ops --json)",
+		a.addWarning("%s: with torch's stable ABI not proven for DeepSpeed %s (dsbuild ops --json)",
 			joinWords(other), a.deepspeed.Version)
 	}
 }

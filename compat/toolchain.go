@@ -78,7 +78,7 @@ type Toolchain struct {
 	EveryGPU    bool           // no arch was asked for: Archs are all of the toolkit
 	Ops         []Op           // in the order of the table
 	SkippedOps  []SkippedOp    // of --ops all: the ops that cannot be built here
-	Remarks     []string       // consequences that may be unwelcome
+	Warnings    []string       // consequences that may be unwelcome
 	Notes       []string       // other things worth knowing
 }
 

@@ -121,7 +121,7 @@ const maxError = 4 << 10
 func (n *Node) Report() report.Node {
 	r := report.Node{
 		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
-		Differs: []string{}, Remarks: []string{}, ExtraWheels: []string{}, CauseText: nodeerr.Common(n.Err), Serial: n.serial,
+		Differs: []string{}, Notes: []string{}, ExtraWheels: []string{}, CauseText: nodeerr.Common(n.Err), Serial: n.serial,
 		Facts: n.Facts, Changed: n.Changed, Unseen: n.Unseen || n.Facts == nil, Sent: n.Sent,
 	}
 	if n.Err != nil {

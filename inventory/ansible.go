@@ -82,9 +82,9 @@ func (r *reader) fromAnsible(found []ansible.Host) *Inventory {
 		for _, g := range h.Groups {
 			switch {
 			case names[g]:
-				v.remark("dsbuild ignores the group %s: --limit %s means the node of that name", g, g)
+				v.note("dsbuild ignores the group %s: --limit %s means the node of that name", g, g)
 			case checkName(g) != nil:
-				v.remark("dsbuild ignores the group %s: --limit supports only letters, digits, '.', '_' and '-'", quoted(g))
+				v.note("dsbuild ignores the group %s: --limit supports only letters, digits, '.', '_' and '-'", quoted(g))
 			default:
 				all = append(all, g)
 			}
@@ -94,7 +94,7 @@ func (r *reader) fromAnsible(found []ansible.Host) *Inventory {
 			v.unusable("give it a name, and its address as ansible_host", "%v", err)
 		}
 		// Each fault has several texts.
-		if held += v.said.size(); held+10*len(inv.faults)+len(inv.Remarks) > maxHeld {
+		if held += v.said.size(); held+10*len(inv.faults)+len(inv.Notes) > maxHeld {
 			r.Add(at, "", "all nodes together have too many variables and groups")
 			return inv
 		}
@@ -130,9 +130,9 @@ func (v *varReader) apart(format string, args ...any) {
 	v.inv.faults[len(v.inv.faults)-1].apart = true
 }
 
-// remark records where dsbuild differs from Ansible.
-func (v *varReader) remark(format string, args ...any) {
-	v.inv.Remarks = append(v.inv.Remarks, Remark{v.node, fmt.Sprintf(format, args...)})
+// note records where dsbuild differs from Ansible.
+func (v *varReader) note(format string, args ...any) {
+	v.inv.Notes = append(v.inv.Notes, Note{v.node, fmt.Sprintf(format, args...)})
 }
 
 // get returns the last of several variables that has a value.
@@ -251,7 +251,7 @@ func (v *varReader) connection() {
 		switch kind, _ := value.(string); strings.TrimPrefix(kind, "ansible.builtin.") {
 		case "ssh", "smart", "paramiko", "paramiko_ssh":
 		case "local":
-			v.remark("dsbuild ignores %s=local: it reaches every node over SSH", name)
+			v.note("dsbuild ignores %s=local: it reaches every node over SSH", name)
 		default:
 			v.apart("%s is %s: dsbuild reaches nodes only over SSH", name, quoted(value))
 		}
@@ -264,16 +264,16 @@ func (v *varReader) connection() {
 		{"ansible_private_key", "ansible_ssh_private_key"},
 	} {
 		if name, _, ok := v.get(secret...); ok {
-			v.remark("dsbuild ignores %s: it logs in with key files and the agent's keys", name)
+			v.note("dsbuild ignores %s: it logs in with key files and the agent's keys", name)
 		}
 	}
 	for _, name := range []string{"ansible_host_key_checking", "ansible_ssh_host_key_checking"} {
 		if _, value, ok := v.get(name); ok && !isTrue(value) {
-			v.remark("dsbuild ignores %s: it always checks host keys", name)
+			v.note("dsbuild ignores %s: it always checks host keys", name)
 		}
 	}
 	if name, _, ok := v.get("ansible_ssh_executable"); ok {
-		v.remark("dsbuild ignores %s: it takes the ssh on PATH", name)
+		v.note("dsbuild ignores %s: it takes the ssh on PATH", name)
 	}
 }
 
@@ -298,7 +298,7 @@ func (v *varReader) become() optional[string] {
 		return optional[string]{}
 	}
 	if name, _, ok := v.get("ansible_become_password", "ansible_become_pass"); ok {
-		v.remark("dsbuild ignores %s: it asks sudo's questions at the terminal", name)
+		v.note("dsbuild ignores %s: it asks sudo's questions at the terminal", name)
 	}
 	return v.text(checkUser, "ansible_become_user").or(some("root"))
 }
@@ -327,7 +327,7 @@ func (v *varReader) python() optional[string] {
 	case slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
 		return optional[string]{}
 	case isTemplate(value):
-		v.remark("%s is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python",
+		v.note("%s is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python",
 			name)
 		return optional[string]{}
 	case envPython.MatchString(text):

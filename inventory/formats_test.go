@@ -191,8 +191,8 @@ func TestAnsibleVariables(t *testing.T) {
 			t.Errorf("got %d:\n%v\nwant\n%v", i, got[min(i, len(got)-1)], want[i])
 		}
 	}
-	if inv.Hosts[0].Position != filepath.Join("testdata", "ansible", "variables.ini") || len(inv.Remarks) != 0 {
-		t.Errorf("position %s, remarks %v", inv.Hosts[0].Position, inv.Remarks)
+	if inv.Hosts[0].Position != filepath.Join("testdata", "ansible", "variables.ini") || len(inv.Notes) != 0 {
+		t.Errorf("position %s, notes %v", inv.Hosts[0].Position, inv.Notes)
 	}
 }
 
@@ -210,8 +210,8 @@ func TestAnsibleBecome(t *testing.T) {
 	if want := "a=root b=ops c= d= e= f=ops g=root"; strings.Join(got, " ") != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if len(part.Remarks) != 1 || part.Remarks[0].Node != "g" || !strings.Contains(part.Remarks[0].Text, "sudo's questions at the terminal") || strings.Contains(part.Remarks[0].Text, "hunter2") {
-		t.Errorf("remarks: %v", part.Remarks)
+	if len(part.Notes) != 1 || part.Notes[0].Node != "g" || !strings.Contains(part.Notes[0].Text, "sudo's questions at the terminal") || strings.Contains(part.Notes[0].Text, "hunter2") {
+		t.Errorf("notes: %v", part.Notes)
 	}
 	for limit, want := range map[string]string{"h": "dsbuild supports only sudo", "i": "a template"} {
 		if _, err := inv.Select(limit); err == nil || !strings.Contains(err.Error(), want) {
@@ -221,8 +221,8 @@ func TestAnsibleBecome(t *testing.T) {
 }
 
 // What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
-func TestAnsibleRemarks(t *testing.T) {
-	inv := ofAnsible(t, "remarks.ini")
+func TestAnsibleNotes(t *testing.T) {
+	inv := ofAnsible(t, "notes.ini")
 	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "only over SSH") || fault.Hint(err) != "leave it out: --limit '!w'" {
 		t.Errorf("got %v", err)
 	}
@@ -243,9 +243,9 @@ func TestAnsibleRemarks(t *testing.T) {
 			continue
 		}
 		var got []string
-		for _, r := range part.Remarks {
+		for _, r := range part.Notes {
 			if r.Node != limit {
-				t.Errorf("%s: a remark about %s", limit, r.Node)
+				t.Errorf("%s: a note about %s", limit, r.Node)
 			}
 			got = append(got, r.Text)
 		}
@@ -254,8 +254,8 @@ func TestAnsibleRemarks(t *testing.T) {
 		}
 	}
 	all, err := inv.Select("!w")
-	if err != nil || strings.Contains(fmt.Sprint(all.Remarks), "hunter2") {
-		t.Errorf("%v, %v", all.Remarks, err)
+	if err != nil || strings.Contains(fmt.Sprint(all.Notes), "hunter2") {
+		t.Errorf("%v, %v", all.Notes, err)
 	}
 	if args := inv.Hosts[slices.IndexFunc(inv.Hosts, func(h inventory.Host) bool { return h.Name == "c" })].SSHArgs; !slices.Equal(args, []string{"-o", "UserKnownHostsFile=~/x"}) {
 		t.Errorf("c has the arguments %q", args)

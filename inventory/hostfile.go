@@ -100,7 +100,7 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	s.slots = some(n)
 	if rest := strings.TrimSpace(m[4]); rest != "" && !strings.HasPrefix(rest, "#") {
 		text := "dsbuild ignores text after slots=N in a hostfile, as DeepSpeed does: " + lineerr.Clip(rest)
-		l.remarks = append(l.remarks, Remark{name, text})
+		l.notes = append(l.notes, Note{name, text})
 	}
 	l.addNode(name, at, s)
 }

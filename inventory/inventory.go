@@ -10,14 +10,14 @@ type Inventory struct {
 	// Policy is the file that says which wheels the nodes accept, absolute; "" means any.
 	Policy string
 	Hosts  []Host
-	// Remarks tell where dsbuild does not follow the inventory of another tool.
-	Remarks []Remark
+	// Notes tell where dsbuild does not follow the inventory of another tool.
+	Notes []Note
 
 	faults []unusable // why dsbuild cannot use some nodes of another tool's inventory: Select reports it
 }
 
-// Remark is a note for the user about a node or, without a node, about the whole inventory.
-type Remark struct{ Node, Text string }
+// Note is a note for the user about a node or, without a node, about the whole inventory.
+type Note struct{ Node, Text string }
 
 // Host is one node with one Python environment: the unit of work and of the
 // report. A node with several envs gives several Hosts named node/env.

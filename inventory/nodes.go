@@ -60,7 +60,7 @@ type nodeList struct {
 	hosts    []Host
 	first    map[string]Position // the first place of each node
 	groups   []groupUse
-	remarks  []Remark
+	notes    []Note
 	held     int // of maxHeld
 	full     bool
 }

@@ -162,7 +162,7 @@ func (r *reader) read(data []byte, body yamldoc.Node) *Inventory {
 			}
 			list.hostLine(at, m)
 		}
-		return &Inventory{Hosts: list.hosts, Remarks: list.remarks}
+		return &Inventory{Hosts: list.hosts, Notes: list.notes}
 	case hostList:
 		return r.hostList()
 	case ansibleList:

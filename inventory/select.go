@@ -77,9 +77,9 @@ func selectionError(format, expr string) error {
 }
 
 // usable returns an error if dsbuild cannot reach one of the nodes. Otherwise it keeps only the
-// remarks about the nodes of this inventory.
+// notes about the nodes of this inventory.
 func (inv *Inventory) usable() (*Inventory, error) {
-	if len(inv.faults)+len(inv.Remarks) == 0 {
+	if len(inv.faults)+len(inv.Notes) == 0 {
 		return inv, nil
 	}
 	there := make(map[string]bool, len(inv.Hosts))
@@ -117,7 +117,7 @@ func (inv *Inventory) usable() (*Inventory, error) {
 	}
 	kept := *inv
 	kept.faults = nil
-	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool {
+	kept.Notes = slices.DeleteFunc(slices.Clone(inv.Notes), func(r Note) bool {
 		return r.Node != "" && !there[r.Node]
 	})
 	return &kept, nil

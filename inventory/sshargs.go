@@ -61,7 +61,7 @@ func (v *varReader) connecting(name string, words []string) ([]string, error) {
 		}
 		switch {
 		case !strings.Contains(sshConnecting, letter):
-			v.remark("dsbuild ignores the option -%s of %s", letter, name)
+			v.note("dsbuild ignores the option -%s of %s", letter, name)
 		case letter == "o" && v.ignoresHostKeys(value):
 		case letter == "J": // ssh takes this form beside a ProxyCommand, too
 			kept = append(kept, "-o", "ProxyJump="+value)
@@ -72,7 +72,7 @@ func (v *varReader) connecting(name string, words []string) ([]string, error) {
 	return kept, nil
 }
 
-// ignoresHostKeys reports whether an option turns the check of host keys off, and remarks that
+// ignoresHostKeys reports whether an option turns the check of host keys off, and notes that
 // dsbuild does not do that.
 func (v *varReader) ignoresHostKeys(option string) bool {
 	key, value, _ := strings.Cut(strings.ReplaceAll(strings.ToLower(option), " ", "="), "=")
@@ -83,6 +83,6 @@ func (v *varReader) ignoresHostKeys(option string) bool {
 	default:
 		return false
 	}
-	v.remark("dsbuild ignores %s: it always checks host keys", option)
+	v.note("dsbuild ignores %s: it always checks host keys", option)
 	return true
 }

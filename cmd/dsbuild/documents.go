@@ -40,14 +40,14 @@ type planNode struct {
 	Name    string   `json:"name"`
 	Action  string   `json:"action"`
 	Reasons []string `json:"reasons"`
-	Remarks []string `json:"remarks"`
+	Notes   []string `json:"notes"`
 	Hint    string   `json:"hint"`
 	Serial  int      `json:"serial,omitempty"`
 }
 
 func newPlanNode(n change.Decision) planNode {
-	reasons, remarks := append([]string{}, n.Reasons...), append([]string{}, n.Remarks...)
-	return planNode{n.Name, string(n.Action), reasons, remarks, n.Hint, n.Serial}
+	reasons, notes := append([]string{}, n.Reasons...), append([]string{}, n.Notes...)
+	return planNode{n.Name, string(n.Action), reasons, notes, n.Hint, n.Serial}
 }
 
 func newDeployPlan(plan deploy.Plan) deployPlan {

@@ -47,8 +47,8 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 	if inv, err = inv.Select(limit); err != nil {
 		return nil, err
 	}
-	remarks := lists.Map(inv.Remarks, func(r inventory.Remark) ui.Named { return ui.Named{Name: r.Node, Text: r.Text} })
-	for _, r := range ui.Fold(remarks) {
+	notes := lists.Map(inv.Notes, func(r inventory.Note) ui.Named { return ui.Named{Name: r.Node, Text: r.Text} })
+	for _, r := range ui.Fold(notes) {
 		if r.Names != "" {
 			r.Text = r.Names + ": " + r.Text
 		}

@@ -88,7 +88,7 @@ func sharedUse(other string, what nodeerr.Message) nodeerr.Message {
 }
 
 // ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it. Such a
-// node is refused, waits, or is changed with a remark. If nodes share an environment, processes on any of them
+// node is refused, waits, or is changed with a note. If nodes share an environment, processes on any of them
 // count.
 func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 	for leader, n := range p {
@@ -117,10 +117,10 @@ func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 func (p *Decision) ApplyInUse(what nodeerr.Message, policy InUse) {
 	switch {
 	case policy.Ignore:
-		p.usedBy, p.Remarks = what, append(p.Remarks, p.Note(what))
+		p.usedBy, p.Notes = what, append(p.Notes, p.TextOf(what))
 	case policy.Wait > 0:
 		waits := nodeerr.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)
-		p.Remarks, p.Waits = append(p.Remarks, p.Note(waits)), true
+		p.Notes, p.Waits = append(p.Notes, p.TextOf(waits)), true
 	default:
 		p.SetRefused(InUseHint, what)
 	}

@@ -35,7 +35,7 @@ type Decision struct {
 	Action  Action
 	Reasons []string // reasons for a refusal or an absence
 	Unfit   bool     // refused because the wheel does not fit; else because the node lacks something
-	Remarks []string // notes for the user that refuse nothing
+	Notes   []string // notes for the user that refuse nothing
 	Hint    string
 	Leader  int  // index of the node that installs for it; its own index if it installs itself
 	Serial  int  // the group of --serial that changes it, from 1; 0: none
@@ -46,24 +46,24 @@ type Decision struct {
 	deadline time.Time     // of the wait for processes to end
 	sharing  []*fleet.Node // the nodes that follow it
 
-	common map[string]string // by text, for reasons and remarks that hold a node's own details: the text without them
+	common map[string]string // by text, for reasons and notes that hold a node's own details: the text without them
 }
 
 // SetAbsent plans nothing for a node that was not reached.
 func (p *Decision) SetAbsent(err error) {
-	p.Action, p.Reasons, p.Hint = Absent, []string{p.Note(nodeerr.From(err))}, fault.Hint(err)
+	p.Action, p.Reasons, p.Hint = Absent, []string{p.TextOf(nodeerr.From(err))}, fault.Hint(err)
 }
 
 // SetRefused plans that nothing is sent.
 func (p *Decision) SetRefused(hint string, why ...nodeerr.Message) {
 	p.Action, p.Hint, p.Reasons = Refuse, hint, nil
 	for _, m := range why {
-		p.Reasons = append(p.Reasons, p.Note(m))
+		p.Reasons = append(p.Reasons, p.TextOf(m))
 	}
 }
 
-// Note notes what a reason or a remark has in common with those of other nodes, and returns its text.
-func (p *Decision) Note(m nodeerr.Message) string {
+// TextOf returns the text of a reason or note, and records the part that it shares with other nodes'.
+func (p *Decision) TextOf(m nodeerr.Message) string {
 	if m.Common != "" && m.Common != m.Text {
 		if p.common == nil {
 			p.common = map[string]string{}
@@ -73,7 +73,7 @@ func (p *Decision) Note(m nodeerr.Message) string {
 	return m.Text
 }
 
-// commonOf returns reasons or remarks without a node's own details.
+// commonOf returns reasons or notes without a node's own details.
 func (p *Decision) commonOf(texts []string) []string {
 	return lists.Map(texts, func(text string) string { return cmp.Or(p.common[text], text) })
 }
@@ -135,12 +135,12 @@ func (p Decisions) Err() error { return report.PlanError(len(p), p.Excluded()) }
 const cellSep = "\x00"
 
 // Print writes the plan, equal nodes in one row, in about ten lines. details returns the cells of a node under the
-// names of columns, and what stands before its remarks.
+// names of columns, and what stands before its notes.
 func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cells, why []string)) error {
 	var rows []ui.Named
 	for i, n := range p {
 		cells, why := details(i)
-		if why = append(why, n.Remarks...); n.Action == Refuse || n.Action == Absent {
+		if why = append(why, n.Notes...); n.Action == Refuse || n.Action == Absent {
 			why = n.Reasons
 		}
 		row := func(why []string) string {

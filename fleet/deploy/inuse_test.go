@@ -145,7 +145,7 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := plan.Nodes[0]; p.Action != change.Install || plan.Err() != nil || len(p.Remarks) == 0 || !strings.HasPrefix(p.Remarks[len(p.Remarks)-1], "waits up to 1m00s: its environment is used by pid") {
+	if p := plan.Nodes[0]; p.Action != change.Install || plan.Err() != nil || len(p.Notes) == 0 || !strings.HasPrefix(p.Notes[len(p.Notes)-1], "waits up to 1m00s: its environment is used by pid") {
 		t.Errorf("plan: %+v", p)
 	}
 	if n = d.Apply(context.Background()).Nodes[0]; n.Status != report.OK || !n.Changed {

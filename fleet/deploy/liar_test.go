@@ -141,7 +141,7 @@ func TestNodesWordsAreMarked(t *testing.T) {
 		"look, note":     {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], noted={"wheel": ` + forged + `, "sha256": ` + forged + `, "version": m["looked"]["version"], "same": False})} if "looked" in m else m)`}, verify: true},
 		"look, version":  {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], version=` + forged + `, noted={"wheel": "x", "sha256": "", "version": ` + forged + `, "same": False})} if "looked" in m else m)`}, verify: true},
 		"look, manifest": {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], manifest=dict(m["looked"]["manifest"], torch=` + forged + `, cpu=` + forged + `, cuda=` + forged + `, python=` + forged + `, glibc=` + forged + `, archs=[` + forged + `], ops=[` + forged + `]))} if "looked" in m else m)`}, verify: true},
-		"load":           {lies: map[string]string{"load": `say({"broken": ` + forged + `, "advice": "` + evil + `"}); say({"remark": ` + forged + `}); say({"done": True})`}, verify: true},
+		"load":           {lies: map[string]string{"load": `say({"broken": ` + forged + `, "advice": "` + evil + `"}); say({"note": ` + forged + `}); say({"done": True})`}, verify: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

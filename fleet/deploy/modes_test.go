@@ -76,10 +76,10 @@ func TestVerifyTellsModesThatShutOutOrLetIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := strings.Join(r.Nodes[0].Remarks, "\n")
+	told := strings.Join(r.Nodes[0].Notes, "\n")
 	for _, want := range []string{"cannot read deepspeed: ", "every user can change deepspeed/__init__.py: "} {
 		if !strings.Contains(told, want) {
-			t.Errorf("remarks %q, want %q", told, want)
+			t.Errorf("notes %q, want %q", told, want)
 		}
 	}
 }

@@ -31,7 +31,7 @@ type NodePlan struct {
 	WheelName string              // "" if none was chosen
 	Wheel     *wheel.Loaded       // nil if none was chosen, or it is not built yet
 	Extra     []wheel.BundleWheel // wheels of the wheelhouse to install with it
-	Chosen    []string            // of the remarks, why it gets this wheel and not another one that fits
+	Chosen    []string            // of the notes, why it gets this wheel and not another one that fits
 	Back      string              // rollback: the version that it puts back
 
 	need, free int64 // bytes for the wheels, on the fuller of its disks
@@ -223,7 +223,7 @@ func (n *NodePlan) choose(tables *compat.Tables, f node.Facts, offered []wheel.L
 	}
 	n.WheelName = choice.Wheel.Manifest.Name
 	n.decide(choice.Wheel, choice.Verdict, f, opt)
-	n.Chosen, n.Remarks = choice.Why, slices.Concat(n.Remarks, choice.Why)
+	n.Chosen, n.Notes = choice.Why, slices.Concat(n.Notes, choice.Why)
 	return nil
 }
 
@@ -237,7 +237,7 @@ func (n *NodePlan) assign(tables *compat.Tables, f node.Facts, a Assignment, opt
 		n.Unfit = true
 		n.refuse(a.Refusal.Hint, a.Refusal.Reasons...)
 	case a.Wheel == nil:
-		n.Action, n.WheelName, n.Remarks = change.Install, a.Name, []string{a.Pending}
+		n.Action, n.WheelName, n.Notes = change.Install, a.Name, []string{a.Pending}
 	default:
 		n.WheelName = a.Name
 		opt.Bundle = cmp.Or(a.Bundle, opt.Bundle)
@@ -250,7 +250,7 @@ func (n *NodePlan) assign(tables *compat.Tables, f node.Facts, a Assignment, opt
 
 // decide decides the action on a node with its chosen wheel.
 func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts, opt PlanOptions) {
-	n.Wheel, n.Remarks = w, verdict.Remarks
+	n.Wheel, n.Notes = w, verdict.Notes
 	if len(verdict.Reasons) > 0 {
 		n.Unfit = true
 		n.refuse(verdict.Hint(), verdict.Reasons...)
@@ -318,7 +318,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why nodeerr.Message)
 		}
 		plans[i].Action, plans[i].Unfit = change.Refuse, but >= 0 && plans[but].Unfit
 		shares := nodeerr.Messagef("shares its environment with %s: %s", nodeerr.Own(plans[with].Name), why)
-		plans[i].Reasons = []string{plans[i].Note(shares)}
+		plans[i].Reasons = []string{plans[i].TextOf(shares)}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
 }
@@ -331,7 +331,7 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy change.InUse) {
 		users[i] = node.Processes{InUse: f.InUse, More: f.InUseMore}
 		at := slices.IndexFunc(f.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
 		if at >= 0 && (n.Action == change.Install || n.Action == change.Rollback || n.Action == change.Shared) {
-			n.Remarks = append(n.Remarks, "dsbuild cannot see whether it is in use: "+f.Missing[at])
+			n.Notes = append(n.Notes, "dsbuild cannot see whether it is in use: "+f.Missing[at])
 		}
 	}
 	p.Decisions.ApplyInUse(users, policy)

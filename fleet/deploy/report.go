@@ -87,7 +87,7 @@ func (n *nodeState) report() report.Node {
 	if part.Unseen {
 		part.After = nil
 	}
-	part.ExtraWheels, part.Remarks = extraWheelNames(n.plan.Extra), append(part.Remarks, n.plan.Chosen...)
+	part.ExtraWheels, part.Notes = extraWheelNames(n.plan.Extra), append(part.Notes, n.plan.Chosen...)
 	return part
 }
 

@@ -45,8 +45,8 @@ func TestEnvironmentWithAnOddPath(t *testing.T) {
 					t.Errorf("%s: %v, %s", command, err, out)
 				}
 			}
-			if r := look(t, opt, e.dir); r.Err() != nil || len(r.Nodes[0].Remarks) > 0 {
-				t.Errorf("%v: %q", r.Err(), r.Nodes[0].Remarks)
+			if r := look(t, opt, e.dir); r.Err() != nil || len(r.Nodes[0].Notes) > 0 {
+				t.Errorf("%v: %q", r.Err(), r.Nodes[0].Notes)
 			}
 			was := e.snapshot(t)
 			opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{}))

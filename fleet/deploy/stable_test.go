@@ -167,7 +167,7 @@ func TestDeployToSeveralTorches(t *testing.T) {
 	if r.Err() != nil || !r.Consistent || r.Nodes[0].Changed || !r.Nodes[2].Changed || r.Nodes[2].Wheel != opt.Wheels[1].Manifest.Name {
 		t.Fatalf("%v, consistent %v, %+v", r.Err(), r.Consistent, r.Nodes[2])
 	}
-	if said := strings.Join(r.Nodes[2].Remarks, "; "); !strings.HasSuffix(said, "it is for this torch alone") {
+	if said := strings.Join(r.Nodes[2].Notes, "; "); !strings.HasSuffix(said, "it is for this torch alone") {
 		t.Errorf("the report says %q", said)
 	}
 	if r = look(t, opt, places...); r.Err() != nil || !r.Consistent {

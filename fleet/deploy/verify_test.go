@@ -36,7 +36,7 @@ func look(t *testing.T, opt deploy.Options, places ...string) *report.Report {
 		t.Fatal(err)
 	}
 	for _, n := range r.Nodes {
-		t.Logf("%s: %s at %s, after %v, wheel %q\n  error: %s\n  hint: %s\n  remarks: %q", n.Name, n.Status, n.Step, n.After, n.Wheel, n.Error, n.Hint, n.Remarks)
+		t.Logf("%s: %s at %s, after %v, wheel %q\n  error: %s\n  hint: %s\n  notes: %q", n.Name, n.Status, n.Step, n.After, n.Wheel, n.Error, n.Hint, n.Notes)
 	}
 	for path, now := range trees(t, places) {
 		if was[path] != now {
@@ -279,8 +279,8 @@ func TestVerifyOfFilesMissingAddedAndReplaced(t *testing.T) {
 	r := f.look(t)
 	differs(t, r, 0, so+" does not match RECORD", "deepspeed/git_version_info.py, deepspeed/ops/op_builder/__init__.py are missing",
 		"deepspeed/added0.py, deepspeed/added1.py, deepspeed/added2.py, deepspeed/added3.py, deepspeed/added4.py and 2 more are code that RECORD does not list")
-	if n := r.Nodes[0]; len(n.Remarks) != 1 || n.Remarks[0] != "deepspeed/ops/adam/cpu_adam.py.bak is in its folder, but not in RECORD" {
-		t.Errorf("remarks: %q", n.Remarks)
+	if n := r.Nodes[0]; len(n.Notes) != 1 || n.Notes[0] != "deepspeed/ops/adam/cpu_adam.py.bak is in its folder, but not in RECORD" {
+		t.Errorf("notes: %q", n.Notes)
 	}
 }
 
@@ -317,8 +317,8 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	}
 	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	r = f.look(t)
-	if r.Err() != nil || len(r.Nodes[2].Remarks) != 1 || !strings.Contains(r.Nodes[2].Remarks[0], "dsbuild did not install it, but all its files are those of "+f.wheel.Manifest.Name) {
-		t.Errorf("%v: %q", r.Err(), r.Nodes[2].Remarks)
+	if r.Err() != nil || len(r.Nodes[2].Notes) != 1 || !strings.Contains(r.Nodes[2].Notes[0], "dsbuild did not install it, but all its files are those of "+f.wheel.Manifest.Name) {
+		t.Errorf("%v: %q", r.Err(), r.Nodes[2].Notes)
 	}
 	e.write(t, adam, "edited = True\n")
 	differs(t, f.look(t), 2, adam+" does not match RECORD")
@@ -332,15 +332,15 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	byHand(t, e, f.wheel.Path)
 	rewrite(t, e, adam, "edited = True\n")
 	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, whatever RECORD says")
-	// Over what dsbuild installed, the same wheel by hand is worth a remark where the wheel
+	// Over what dsbuild installed, the same wheel by hand is worth a note where the wheel
 	// proves the files. Another node's note does not: that node may lie.
 	byHand(t, f.envs[0], f.wheel.Path)
 	byHand(t, e, f.wheel.Path)
 	differs(t, f.look(t), 0, "its RECORD differs from the one that dsbuild noted when it installed "+f.wheel.Manifest.Name)
 	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	r = f.look(t)
-	if r.Err() != nil || !slices.Contains(r.Nodes[0].Remarks, "another tool than dsbuild installed it again") {
-		t.Errorf("%v: %q", r.Err(), r.Nodes[0].Remarks)
+	if r.Err() != nil || !slices.Contains(r.Nodes[0].Notes, "another tool than dsbuild installed it again") {
+		t.Errorf("%v: %q", r.Err(), r.Nodes[0].Notes)
 	}
 }
 
@@ -389,8 +389,8 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 	if err := os.WriteFile(infos[0], []byte(strings.ReplaceAll(string(data), "\n", "\r\n")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Remarks) != 0 {
-		t.Errorf("%v, remarks %q", r.Err(), r.Nodes[0].Remarks)
+	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Notes) != 0 {
+		t.Errorf("%v, notes %q", r.Err(), r.Nodes[0].Notes)
 	}
 	for _, name := range []string{"a, b.py", "ops/c.py", "d.py"} {
 		e.write(t, "deepspeed/"+name, "edited = True\n")
@@ -411,8 +411,8 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 	if err := os.Remove(infos[0]); err != nil {
 		t.Fatal(err)
 	}
-	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Remarks) != 1 || !strings.HasPrefix(r.Nodes[0].Remarks[0], "its DeepSpeed has no RECORD") {
-		t.Errorf("%v, remarks %q", r.Err(), r.Nodes[0].Remarks)
+	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Notes) != 1 || !strings.HasPrefix(r.Nodes[0].Notes[0], "its DeepSpeed has no RECORD") {
+		t.Errorf("%v, notes %q", r.Err(), r.Nodes[0].Notes)
 	}
 }
 

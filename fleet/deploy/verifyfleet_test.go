@@ -159,7 +159,7 @@ func TestVerifyOf800Nodes(t *testing.T) {
 		"gpu[007-008] (2 nodes): torch 2.14.0, where 797 of 799 nodes have 2.15.0\n",
 		"\ngpu666: deepspeed/some/folder/with/a/module_013.py differs from 798 of 799 nodes with this version, whatever RECORD says\n",
 		"\ngpu800: connect: cannot connect\n", "\n796 of 800 nodes ok, 1 unreachable, 3 differ\n",
-		"gpu[001-799] (remark): deepspeed/ops/notes.txt is in its folder",
+		"gpu[001-799] (note): deepspeed/ops/notes.txt is in its folder",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("not said: %q", want)
@@ -214,7 +214,7 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 		"less than none":       {`"litter":{"count":0,"first":[]}`, `"litter":{"count":-7,"first":["x"]}`, ""},
 		// Where the list was asked for already, and where it was not.
 		"a list for all":      {`"files":{}`, `"files":{"deepspeed/x.py":"sha256=AAAA 00"}`, "deepspeed/x.py does not match RECORD"},
-		"lines of its own":    {`"version":"0.19.8`, `"remark":"","version":"0.19.8`, "does not understand"},
+		"lines of its own":    {`"version":"0.19.8`, `"note":"","version":"0.19.8`, "does not understand"},
 		"a verdict":           {`"litter":{"count":0,"first":[]`, `"litter":{"count":1,"first":["x\n2 nodes ok"]`, ""},
 		"another's digest":    {`"digest":"`, `"digest":"0`, ""},
 		"a manifest of words": {`"manifest":{"name":"`, `"manifest":{"archs":"all","name":"`, ""},
@@ -234,8 +234,8 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 				t.Errorf("%s: %s %s: %q", name, n.Name, n.Status, n.Differs)
 			}
 		}
-		if n := r.Nodes[1]; !strings.Contains(n.Error+strings.Join(n.Remarks, "\n"), c.want) || !all.replaced.Load() {
-			t.Errorf("%s: %s %q, remarks %q, replaced %v", name, n.Status, n.Error, n.Remarks, all.replaced.Load())
+		if n := r.Nodes[1]; !strings.Contains(n.Error+strings.Join(n.Notes, "\n"), c.want) || !all.replaced.Load() {
+			t.Errorf("%s: %s %q, notes %q, replaced %v", name, n.Status, n.Error, n.Notes, all.replaced.Load())
 		}
 		if out := printed(t, r); strings.Contains(out, "\n2 nodes ok") {
 			t.Errorf("%s: %s", name, out)

@@ -651,7 +651,7 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := plan.Nodes[0]; p.Action != action || !strings.Contains(strings.Join(append(p.Reasons, p.Remarks...), ";"), want) || action == change.Refuse && len(p.Send) > 0 {
+		if p := plan.Nodes[0]; p.Action != action || !strings.Contains(strings.Join(append(p.Reasons, p.Notes...), ";"), want) || action == change.Refuse && len(p.Send) > 0 {
 			t.Errorf("%+v: %+v", policy, p)
 		}
 		if p := plan.Nodes[2]; p.Action != change.Install {

@@ -105,7 +105,7 @@ func (n *nodeState) current() *node.Facts {
 func (n *nodeState) report() report.Node {
 	part := n.run.NodeReport(n.Node, &n.plan.Decision)
 	part.Facts = n.current()
-	part.Remarks, part.Differs = append(part.Remarks, n.plan.Remarks...), append(part.Differs, n.differs...)
+	part.Notes, part.Differs = append(part.Notes, n.plan.Notes...), append(part.Differs, n.differs...)
 	if n.state != nil {
 		e := &report.Environment{Name: n.run.opt.Lock.Name}
 		if was := n.state.Current; was != nil {

@@ -17,7 +17,7 @@ const cellSep = "\x00"
 
 // Print writes the report for a person: a table with one row for equal nodes, then each cause of
 // failure once, then the verdict. It also lists the properties in which nodes differ and, after
-// verify, the remarks.
+// verify, the notes.
 func (r *Report) Print(w io.Writer) error {
 	var rows []string // equal strings for nodes that share a row
 	names, slowest := map[string][]string{}, map[string]float64{}
@@ -47,7 +47,7 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	lines := slices.Concat(r.differences(), r.causes())
 	if r.isVerify() {
-		lines = append(lines, r.remarks()...)
+		lines = append(lines, r.notes()...)
 	}
 	lines = append(slices.Concat(lines, r.passedOn(), r.pythons()), r.Verdict())
 	if idle := r.idleVerdict(); idle != "" {
@@ -140,13 +140,13 @@ func (c Cause) String() string {
 
 // Bounds on printed lists; --json has the full lists.
 const (
-	maxValues  = 6   // values of one property
-	maxRemarks = 12  // different remarks
-	maxNames   = 60  // characters of folded names for the value that most nodes have
-	maxCell    = 48  // characters of folded names in a table
-	maxNamed   = 200 // characters of folded names in a cause
-	maxCauses  = 20
-	maxSaid    = 900 // characters of an error
+	maxValues = 6   // values of one property
+	maxNotes  = 12  // different notes
+	maxNames  = 60  // characters of folded names for the value that most nodes have
+	maxCell   = 48  // characters of folded names in a table
+	maxNamed  = 200 // characters of folded names in a cause
+	maxCauses = 20
+	maxSaid   = 900 // characters of an error
 )
 
 // differences returns a line for each property in which nodes differ. After a deploy it lists
@@ -181,21 +181,21 @@ func (r *Report) differences() []string {
 	return lines
 }
 
-// remarks returns the remarks about nodes, equal ones in one line.
-func (r *Report) remarks() []string {
+// notes returns the notes about nodes, equal ones in one line.
+func (r *Report) notes() []string {
 	var all []ui.Named
 	for _, n := range r.Nodes {
-		for _, text := range n.Remarks {
+		for _, text := range n.Notes {
 			all = append(all, ui.Named{Name: n.Name, Text: text})
 		}
 	}
 	var lines []string
 	folded := ui.Fold(all)
-	for _, f := range folded[:min(len(folded), maxRemarks)] {
-		lines = append(lines, fmt.Sprintf("%s (remark): %s", f.Names, f.Text))
+	for _, f := range folded[:min(len(folded), maxNotes)] {
+		lines = append(lines, fmt.Sprintf("%s (note): %s", f.Names, f.Text))
 	}
-	if more := len(folded) - maxRemarks; more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d more remarks", more))
+	if more := len(folded) - maxNotes; more > 0 {
+		lines = append(lines, fmt.Sprintf("… and %d more notes", more))
 	}
 	return lines
 }

@@ -84,7 +84,7 @@ type Node struct {
 	Error       string             `json:"error"`
 	Hint        string             `json:"hint"`
 	Differs     []string           `json:"differs"` // verify: the differences, one text each
-	Remarks     []string           `json:"remarks"` // notes for the user, not faults: of verify, and why it gets its wheel
+	Notes       []string           `json:"notes"`   // notes for the user, not faults: of verify, and why it gets its wheel
 	Changed     bool               `json:"changed"`
 	Wheel       string             `json:"wheel"`        // the file name of the wheel chosen for it
 	ExtraWheels []string           `json:"extra_wheels"` // planned wheels of the wheelhouse: "numpy 2.3.2"

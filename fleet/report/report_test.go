@@ -169,33 +169,33 @@ func TestReportForPeople(t *testing.T) {
 	}
 }
 
-// verify tells in which properties nodes differ, which of these may, and each remark once.
+// verify tells in which properties nodes differ, which of these may, and each note once.
 func TestVerifyTellsDifferences(t *testing.T) {
 	t.Parallel()
 	all := well("gpu01", "gpu02", "gpu03", "gpu04")
 	for i := range all {
 		all[i].Facts.Driver, all[i].Facts.Glibc = "580.1", fmt.Sprint("2.", i)
-		all[i].Remarks = []string{"a note"}
+		all[i].Notes = []string{"a note"}
 	}
 	all[3].Facts.Torch, all[3].Facts.Driver = "2.14.0", ""
-	all[3].Remarks = append(all[3].Remarks, "another\nnote")
+	all[3].Notes = append(all[3].Notes, "another\nnote")
 	got := screenOf(t, reported("verify", false, all))
 	for _, want := range []string{
 		"NODES STATUS DEEPSPEED TORCH CUDA PYTHON SECONDS", "gpu[01-03] ok 0.19.8+torch2.15cu132 2.15.0 13.2 3.11.2 3.5",
 		"torch: 2.15.0 on gpu[01-03]; 2.14.0 on gpu04", "driver (may differ): 580.1 on gpu[01-03]; none on gpu04",
 		"glibc (may differ): 2.0 on gpu01; 2.1 on gpu02; 2.2 on gpu03; 2.3 on gpu04",
-		"gpu[01-04] (remark): a note", "4 nodes ok, but they run different software",
+		"gpu[01-04] (note): a note", "4 nodes ok, but they run different software",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if got := screenOf(t, reported("deploy", false, all)); strings.Contains(got, "driver") || strings.Contains(got, "remark") || !strings.Contains(got, "torch: 2.15.0 on gpu[01-03]; 2.14.0 on gpu04") {
+	if got := screenOf(t, reported("deploy", false, all)); strings.Contains(got, "driver") || strings.Contains(got, "note") || !strings.Contains(got, "torch: 2.15.0 on gpu[01-03]; 2.14.0 on gpu04") {
 		t.Errorf("deploy tells of what may differ, or not of what must not:\n%s", got)
 	}
 }
 
-// Many values and remarks do not flood the screen.
+// Many values and notes do not flood the screen.
 func TestReportIsBounded(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -204,13 +204,13 @@ func TestReportIsBounded(t *testing.T) {
 	}
 	all := well(names...)
 	for i := range all {
-		all[i].Remarks = []string{fmt.Sprint("note ", i)}
+		all[i].Notes = []string{fmt.Sprint("note ", i)}
 		if i >= 20 {
 			all[i].Facts.Driver = fmt.Sprint("580.", i)
 		}
 	}
 	got := screenOf(t, reported("verify", false, all))
-	if !strings.Contains(got, "driver (may differ): none on 20 nodes; ") || !strings.Contains(got, "; 15 more values") || !strings.Contains(got, "… and 28 more remarks") {
+	if !strings.Contains(got, "driver (may differ): none on 20 nodes; ") || !strings.Contains(got, "; 15 more values") || !strings.Contains(got, "… and 28 more notes") {
 		t.Error(got)
 	}
 	for line := range strings.SplitSeq(got, "\n") {

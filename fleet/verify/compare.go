@@ -107,7 +107,7 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 			"a change of its environment is in progress, or was interrupted")
 	}
 	if n.Facts.Leftovers && !n.Facts.Unfinished {
-		n.remark("files of a running or interrupted deploy are in %s; the next deploy removes them",
+		n.note("files of a running or interrupted deploy are in %s; the next deploy removes them",
 			node.ShownPath(n.Facts.Prefix+"/.dsbuild"))
 	}
 	if n.Facts.DeepSpeed == nil {
@@ -143,10 +143,10 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 		}
 	}
 	if l.Litter.Count > 0 {
-		n.remark("%s", l.Litter.sentence("is in its folder, but not in RECORD", "are in its folder, but not in RECORD"))
+		n.note("%s", l.Litter.sentence("is in its folder, but not in RECORD", "are in its folder, but not in RECORD"))
 	}
 	if l.Bare {
-		n.remark("its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes")
+		n.note("its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes")
 	}
 }
 
@@ -210,7 +210,7 @@ func (n *nodeState) compareWithWheel(files map[string]map[string]string) {
 		n.differ(deployHint, "it runs another wheel of that version (sha256 %.12s), not %s (%.12s)",
 			d.SHA256, name, w.Manifest.SHA256)
 	case n.proven:
-		n.remark("dsbuild did not install it, but all its files are those of %s", name)
+		n.note("dsbuild did not install it, but all its files are those of %s", name)
 	}
 }
 
@@ -339,7 +339,7 @@ func (n *nodeState) matchesRecord() bool {
 
 // compareWithNote compares dsbuild's own note of the installation with the node. This finds a RECORD
 // that somebody changed to agree with changed files. It also finds an installation by hand, which
-// is only a remark if the files are those of the wheel. A node's note proves nothing about
+// is only a note if the files are those of the wheel. A node's note proves nothing about
 // another node, because the node may lie.
 func (n *nodeState) compareWithNote() {
 	if n.installed == nil || n.installed.Noted == nil || n.installed.Noted.Same {
@@ -348,9 +348,9 @@ func (n *nodeState) compareWithNote() {
 	noted := n.installed.Noted
 	switch {
 	case noted.Version != n.installed.Version:
-		n.remark("dsbuild had installed DeepSpeed %s there; another tool installed this one", noted.Version)
+		n.note("dsbuild had installed DeepSpeed %s there; another tool installed this one", noted.Version)
 	case n.proven:
-		n.remark("another tool than dsbuild installed it again")
+		n.note("another tool than dsbuild installed it again")
 	default:
 		n.differ(deployHint, "its RECORD differs from the one that dsbuild noted when it installed %s", noted.Wheel)
 	}

@@ -42,7 +42,7 @@ type nodeState struct {
 type findings struct {
 	differs []nodeFinding // differences from the expected state
 	broken  []nodeFinding // things that do not work on it
-	remarks []string      // notes for the user
+	notes   []string      // notes for the user
 }
 
 // programState says how far the program on the node has come.
@@ -59,8 +59,8 @@ func (n *nodeState) differ(hint, format string, args ...any) {
 	n.differs = append(n.differs, nodeFinding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
 }
 
-func (n *nodeState) remark(format string, args ...any) {
-	n.remarks = append(n.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
+func (n *nodeState) note(format string, args ...any) {
+	n.notes = append(n.notes, ui.OneLine(fmt.Sprintf(format, args...)))
 }
 
 // installation is inspect_files.py's answer about the registered DeepSpeed.
@@ -122,7 +122,7 @@ type message struct {
 	Wrong  string        `json:"wrong"`  // a difference from the expected state
 	Broken string        `json:"broken"` // something that does not work
 	Advice string        `json:"advice"` // the code of a hint
-	Remark string        `json:"remark"`
+	Note   string        `json:"note"`
 	Op     string        `json:"op"` // the op that is loaded next
 	Done   bool          `json:"done"`
 }
@@ -209,8 +209,8 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 		n.differ(node.AdviceFor(m.Advice, n.Host.Python), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
 		n.broken = append(n.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), node.AdviceFor(m.Advice, n.Host.Python)})
-	case m.Remark != "":
-		n.remark("%v", node.NewNodeError(m.Remark))
+	case m.Note != "":
+		n.note("%v", node.NewNodeError(m.Note))
 	}
 	return nil
 }

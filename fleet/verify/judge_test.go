@@ -48,7 +48,7 @@ func (n *nodeState) holds(files map[string]string) {
 	n.installed.contents = &contents{files: files, sum: fileList(files).digest()}
 }
 
-// judge judges nodes, and returns each of their differences and remarks.
+// judge judges nodes, and returns each of their differences and notes.
 func judge(t *testing.T, all []*nodeState, files map[string]map[string]string) string {
 	t.Helper()
 	tables, err := compat.NewTables()
@@ -61,8 +61,8 @@ func judge(t *testing.T, all []*nodeState, files map[string]map[string]string) s
 		for _, d := range s.differs {
 			said = append(said, s.Host.Name+": "+d.what)
 		}
-		for _, r := range s.remarks {
-			said = append(said, s.Host.Name+" (remark): "+r)
+		for _, r := range s.notes {
+			said = append(said, s.Host.Name+" (note): "+r)
 		}
 	}
 	return strings.Join(said, "\n")
@@ -82,7 +82,7 @@ func TestJudge(t *testing.T) {
 		}, "gpu02: no usable Python: python is missing"},
 		"no DeepSpeed": {3, func(all []*nodeState) { all[0].installed, all[0].Facts.DeepSpeed = nil, nil }, "gpu01: it has no DeepSpeed"},
 		"in progress":  {2, func(all []*nodeState) { all[0].Facts.Unfinished, all[0].Facts.Leftovers = true, true }, "gpu01: a change of its environment is in progress, or was interrupted"},
-		"leftovers":    {2, func(all []*nodeState) { all[0].Facts.Leftovers = true }, "gpu01 (remark): files of a running or interrupted deploy are in /opt/env/.dsbuild; the next deploy removes them"},
+		"leftovers":    {2, func(all []*nodeState) { all[0].Facts.Leftovers = true }, "gpu01 (note): files of a running or interrupted deploy are in /opt/env/.dsbuild; the next deploy removes them"},
 		"altered":      {3, func(all []*nodeState) { all[2].installed.mismatched = five("deepspeed/a.py") }, "gpu03: deepspeed/a.py does not match RECORD"},
 		"missing":      {3, func(all []*nodeState) { all[2].installed.missing = five("deepspeed/a.py", "deepspeed/b.py") }, "gpu03: deepspeed/a.py, deepspeed/b.py are missing"},
 		"unlisted":     {3, func(all []*nodeState) { all[2].installed.unlisted = five("deepspeed/a.so") }, "gpu03: deepspeed/a.so is code that RECORD does not list"},
@@ -91,8 +91,8 @@ func TestJudge(t *testing.T) {
 		"many": {3, func(all []*nodeState) {
 			all[2].installed.mismatched = paths{900, []string{"a", "b", "c", "d", "e", "f"}}
 		}, "gpu03: a, b, c, d, e and 895 more do not match RECORD"},
-		"litter": {3, func(all []*nodeState) { all[2].installed.Litter = five("deepspeed/note.txt") }, "gpu03 (remark): deepspeed/note.txt is in its folder, but not in RECORD"},
-		"bare":   {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (remark): its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes"},
+		"litter": {3, func(all []*nodeState) { all[2].installed.Litter = five("deepspeed/note.txt") }, "gpu03 (note): deepspeed/note.txt is in its folder, but not in RECORD"},
+		"bare":   {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (note): its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes"},
 		"another torch": {
 			4, func(all []*nodeState) { all[3].Facts.Torch = "2.14.0" },
 			"gpu04: torch 2.14.0, where 3 of 4 nodes have 2.15.0",
@@ -122,7 +122,7 @@ func TestJudge(t *testing.T) {
 		}, "gpu01: deepspeed/__init__.py does not match RECORD\ngpu02: deepspeed/__init__.py does not match RECORD"},
 		"another tool installed it": {
 			2, func(all []*nodeState) { all[0].installed.Noted.Version, all[0].installed.Noted.Same = "0.19.7", false },
-			"gpu01 (remark): dsbuild had installed DeepSpeed 0.19.7 there; another tool installed this one",
+			"gpu01 (note): dsbuild had installed DeepSpeed 0.19.7 there; another tool installed this one",
 		},
 		"another RECORD": {
 			2, func(all []*nodeState) { all[0].installed.Noted.Same = false },
@@ -172,8 +172,8 @@ func TestJudgeByWheel(t *testing.T) {
 		}, "gpu01: deepspeed/__init__.py is not the wheel's"},
 		"by another tool": {func(s *nodeState) {
 			s.Facts.DeepSpeed.SHA256, s.installed.Noted = "", nil
-		}, "gpu01 (remark): dsbuild did not install it, but all its files are those of deepspeed-0.19.8.whl"},
-		"again by another tool": {func(s *nodeState) { s.installed.Noted.Same = false }, "gpu01 (remark): another tool than dsbuild installed it again"},
+		}, "gpu01 (note): dsbuild did not install it, but all its files are those of deepspeed-0.19.8.whl"},
+		"again by another tool": {func(s *nodeState) { s.installed.Noted.Same = false }, "gpu01 (note): another tool than dsbuild installed it again"},
 		"another build": {
 			func(s *nodeState) { s.Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) },
 			"gpu01: it runs another wheel of that version (sha256 bbbbbbbbbbbb), not deepspeed-0.19.8.whl (aaaaaaaaaaaa)",
@@ -264,7 +264,7 @@ func TestMessagesOfNode(t *testing.T) {
 		`{"wrong": "it is bad", "advice": "rm -rf /"}`,
 		`{"op": "cpu_adam"}`,
 		`{"broken": "op cpu_adam: no symbol", "advice": "torch-differs"}`,
-		`{"remark": "a note"}`,
+		`{"note": "a note"}`,
 		`{"looked": {"version": "0.19.8", "files": {"deepspeed/a.py": "sha256=AQID ffffff"}, "others": {"../../../bin/ds": "sha256=AQID ", "x/METADATA": "sha256=AQID 00"}, "conda": true}}`,
 		`{"done": true}`,
 	} {

@@ -112,7 +112,7 @@ func (r *run) report() *report.Report {
 		for _, d := range n.differs {
 			part.Differs = append(part.Differs, d.what)
 		}
-		part.Remarks = append(part.Remarks, n.remarks...)
+		part.Notes = append(part.Notes, n.notes...)
 		rep.Add(part, n.runs)
 		if n.Facts != nil {
 			// The facts that the report compares: of DeepSpeed only its version and wheel.

@@ -40,7 +40,7 @@ const (
 	Warning Level = "warning" // worth knowing
 )
 
-// Finding is a problem of a node, or a remark about it.
+// Finding is a problem of a node, or a note about it.
 type Finding struct {
 	Check Check  `json:"check"`
 	Level Level  `json:"level"`

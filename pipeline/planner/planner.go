@@ -128,7 +128,7 @@ func (p *Planner) Plan(ctx context.Context, name string, r wheel.Request) (*pipe
 		return nil, p.backend.options.Network.Error(err)
 	}
 	plan.Name = name
-	p.reportRemarks(report, plan)
+	p.reportWarnings(report, plan)
 	if plan.Base.Host && p.options.DryRun {
 		builder, err := p.backend.hostBuilder(ctx)
 		if err != nil {
@@ -258,10 +258,10 @@ func (p *Planner) plan(
 	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, source, base, packages, r.KeepDebug)
 }
 
-// reportRemarks reports the remarks of a plan's toolchain, and the ops it leaves out.
-func (p *Planner) reportRemarks(report ui.Reporter, plan *pipeline.Plan) {
-	for _, remark := range plan.Toolchain().Remarks {
-		report.Warn("%s", remark)
+// reportWarnings reports the warnings of a plan's toolchain, and the ops it leaves out.
+func (p *Planner) reportWarnings(report ui.Reporter, plan *pipeline.Plan) {
+	for _, warning := range plan.Toolchain().Warnings {
+		report.Warn("%s", warning)
 	}
 	for _, note := range plan.Toolchain().Notes {
 		report.Note("%s", note)

@@ -15,7 +15,7 @@ import (
 // The page lists at most so many of each: nobody reads more, and the JSON report has them all.
 const (
 	maxReasons = 100
-	maxRemarks = 30
+	maxNotes   = 30
 	maxValues  = 30 // of a property; if there are more, each node may have its own
 )
 
@@ -44,7 +44,7 @@ func Write(w io.Writer, r *report.Report, about report.About) error {
 	add(htmlpage.Section{Title: "Wheels and their nodes", Items: groups(r)})
 	add(reasonsSection(r))
 	add(differences(columns))
-	add(remarks(r))
+	add(notes(r))
 	add(htmlpage.Section{Title: "Nodes", Table: nodes(r, columns)})
 	return page.Write(w)
 }
@@ -149,19 +149,19 @@ func reasonsSection(r *report.Report) htmlpage.Section {
 	return s
 }
 
-// remarks lists what is no fault, each remark once with all its nodes.
-func remarks(r *report.Report) htmlpage.Section {
-	s := htmlpage.Section{Title: "Remarks"}
+// notes lists what is no fault, each note once with all its nodes.
+func notes(r *report.Report) htmlpage.Section {
+	s := htmlpage.Section{Title: "Notes"}
 	var said []ui.Named
 	for _, n := range r.Nodes {
-		for _, text := range n.Remarks {
+		for _, text := range n.Notes {
 			said = append(said, ui.Named{Name: n.Name, Text: text})
 		}
 	}
 	all := ui.Fold(said)
-	if more := len(all) - maxRemarks; more > 0 {
+	if more := len(all) - maxNotes; more > 0 {
 		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
-		all = all[:maxRemarks]
+		all = all[:maxNotes]
 	}
 	for _, f := range all {
 		s.List = append(s.List, htmlpage.Text(f.Text+": "+f.Names))

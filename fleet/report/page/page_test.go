@@ -186,7 +186,7 @@ func TestPageOfOddFleets(t *testing.T) {
 	bare := report.Node{Name: "gpu1", Status: report.Skipped, Error: "interrupted"}
 	edited := reporttest.Good(4)
 	edited.Status, edited.Differs = report.Differs, []string{"torch is 2.14.0", "deepspeed/a.py is edited"}
-	edited.Error, edited.Remarks = "torch is 2.14.0; deepspeed/a.py is edited; op cpu_adam does not load", []string{"b.py.bak lies about"}
+	edited.Error, edited.Notes = "torch is 2.14.0; deepspeed/a.py is edited; op cpu_adam does not load", []string{"b.py.bak lies about"}
 	gone := reporttest.Good(3) // rolled back to no DeepSpeed
 	gone.After = nil
 	for name, c := range map[string]struct {
@@ -197,7 +197,7 @@ func TestPageOfOddFleets(t *testing.T) {
 		"nothing is known":  {reporttest.Counted(nil, []report.Node{bare}), "interrupted"},
 		"rolled back":       {reporttest.Counted(nil, []report.Node{gone}), "All nodes that answered agree in torch"},
 		"differs":           {reporttest.Counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
-		"remarks":           {reporttest.Counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
+		"notes":             {reporttest.Counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
 		"facts without all": {reporttest.Counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "No compared property differs."},
 		"a failed one of 1": {reporttest.Counted(nil, reporttest.Mixed().Nodes[19:20]), "undefined symbol"},
 		"two wheels":        {twoWheels(), "DeepSpeed may differ"},

@@ -157,7 +157,7 @@ func Hostile() *report.Report {
 		n.Error, n.Hint, n.Wheel = run, "do: dsbuild "+run, run
 		n.ExtraWheels, n.Log = []string{run}, run
 		n.Seconds[run] = 1
-		n.Differs, n.Remarks = []string{run, run}, []string{run}
+		n.Differs, n.Notes = []string{run, run}, []string{run}
 		if n.After != nil {
 			n.After.Version = run
 		}

@@ -74,9 +74,9 @@ def tell_modes(paths):
         private += [path] * bool(readable & ~mode)
         open_to_all += [path] * bool(mode & 0o002)
     if private:
-        emit({"remark": "users who can read this environment cannot read %s: give them back the right (chmod -R go+rX)" % some(private)})
+        emit({"note": "users who can read this environment cannot read %s: give them back the right (chmod -R go+rX)" % some(private)})
     if open_to_all:
-        emit({"remark": "every user can change %s: take the right away (chmod -R o-w)" % some(open_to_all)})
+        emit({"note": "every user can change %s: take the right away (chmod -R o-w)" % some(open_to_all)})
 
 
 def leave_to_owners(info, files):
@@ -111,7 +111,7 @@ def look_at_files(info):
     if rows is not None:
         leave_to_owners(info, files)
     if links["files"]:
-        emit({"remark": "files of DeepSpeed are links, of which the content was compared: %s" % some(sorted(links["files"]))})
+        emit({"note": "files of DeepSpeed are links, of which the content was compared: %s" % some(sorted(links["files"]))})
     code = wrong_byte_code(info, rows or [[path, ""] for path in files])
     lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
     digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
@@ -147,7 +147,7 @@ def inspect_extra_wheels(wheels):
             emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is gone" % name, "advice": "deploy-bundle"})
             continue
         if record_sha256(info) != wheel["record"]:
-            emit({"remark": "%s was installed with DeepSpeed and has been replaced since" % name})
+            emit({"note": "%s was installed with DeepSpeed and has been replaced since" % name})
             continue
         wrong = altered(info)
         if wrong:
