@@ -41,9 +41,9 @@ type Node struct {
 	Agent  *agent.Session // holds the lock of the node's environment while it runs; nil: none runs
 	Inbox  string         // the agent's folder for uploads
 
-	Changed bool  // dsbuild changed it
-	Unseen  bool  // its state is not known
-	Sent    int64 // bytes of the files that have arrived
+	Changed      bool  // dsbuild changed it
+	StateUnknown bool  // its state is not known
+	Sent         int64 // bytes of the files that have arrived
 
 	fleet  *Fleet
 	serial int // the group of --serial in which it was changed, from 1
@@ -122,7 +122,7 @@ func (n *Node) Report() report.Node {
 	r := report.Node{
 		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
 		Differs: []string{}, Notes: []string{}, ExtraWheels: []string{}, CauseText: nodeerr.Common(n.Err), Serial: n.serial,
-		Facts: n.Facts, Changed: n.Changed, Unseen: n.Unseen || n.Facts == nil, Sent: n.Sent,
+		Facts: n.Facts, Changed: n.Changed, StateUnknown: n.StateUnknown || n.Facts == nil, Sent: n.Sent,
 	}
 	if n.Err != nil {
 		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), maxError), ui.OneLine(fault.Hint(n.Err))

@@ -247,7 +247,7 @@ func TestFullFaultsFrozenDriver(t *testing.T) {
 		}
 		now := f.all(t)
 		for i, n := range r.Nodes {
-			if alone[i] != has[i] || n.Unseen || n.After == nil || n.After.SHA256 != f.wheels[now[i]].sha256 {
+			if alone[i] != has[i] || n.StateUnknown || n.After == nil || n.After.SHA256 != f.wheels[now[i]].sha256 {
 				t.Errorf("%s had %s, then %s, now %s: %+v", n.Name, f.name(has[i]), f.name(alone[i]), f.name(now[i]), n)
 			}
 			t.Logf("%s: %s: %s", n.Name, n.Status, n.Error)

@@ -481,7 +481,7 @@ func (f *faultFleet) interrupted(t *testing.T, i, was, is, target int, r report.
 		return
 	}
 	n := r.Nodes[i]
-	if n.Unseen {
+	if n.StateUnknown {
 		if is != was {
 			t.Errorf("%s was changed unseen: %+v", name, n)
 		}
@@ -682,7 +682,7 @@ func (f *faultFleet) afterReboot(t *testing.T, m moment, told report.Node, was, 
 	if found == "" {
 		t.Errorf("the next run found %+v, %+v", r.Nodes[0].Before, r.Nodes[0])
 	}
-	if told.Unseen {
+	if told.StateUnknown {
 		found += " (not told)"
 	} else if told.After == nil || r.Nodes[0].Before == nil || *told.After != *r.Nodes[0].Before {
 		t.Errorf("told was %+v, the next run found %+v", told.After, r.Nodes[0].Before)

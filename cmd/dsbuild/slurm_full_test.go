@@ -380,7 +380,7 @@ func (f *slurmFleet) struck(t *testing.T, m moment, strike func(*testing.T, int)
 	}
 	for i, is := range f.all(t) {
 		if len(r.Nodes) > 0 { // what the report says is so, or it says that nobody saw it
-			if n := r.Nodes[i]; !n.Unseen && (n.After == nil || n.After.Version != f.wheels[max(is, 0)].version) {
+			if n := r.Nodes[i]; !n.StateUnknown && (n.After == nil || n.After.Version != f.wheels[max(is, 0)].version) {
 				t.Errorf("%s: %s has %d, and the report says %+v", m.name, n.Name, is, n)
 			}
 		}

@@ -56,7 +56,7 @@ func (r *Run) Lock(
 	}
 	b := into.begun()
 	b.python = script.Python
-	n.Agent, n.Inbox, n.Unseen = s, b.Inbox, false
+	n.Agent, n.Inbox, n.StateUnknown = s, b.Inbox, false
 	if b.Repaired {
 		n.Warn("an earlier run was interrupted; the node has repaired what it left")
 	}
@@ -83,7 +83,7 @@ func (r *Run) start(
 	if err != nil {
 		// Another deploy is changing the state that the probe saw.
 		refused := (*agent.Failure)(nil)
-		n.Unseen = n.Unseen || errors.As(err, &refused) && refused.Busy
+		n.StateUnknown = n.StateUnknown || errors.As(err, &refused) && refused.Busy
 		return nil, withAdvice(n, err)
 	}
 	return s, nil

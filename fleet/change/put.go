@@ -44,7 +44,7 @@ func (r *Run) TidyStep(n *fleet.Node, needed bool, lock func(context.Context) er
 		Do: func(ctx context.Context) error {
 			err := lock(ctx)
 			n.Release()
-			if errors.As(err, new(*agent.Failure)) && !n.Unseen {
+			if errors.As(err, new(*agent.Failure)) && !n.StateUnknown {
 				n.Warn("the files of an interrupted run stay: %v", err)
 				return nil
 			}

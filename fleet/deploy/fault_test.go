@@ -312,7 +312,7 @@ func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
 	}()
 	r := run(t, context.Background(), opt)
 	// It is asked over another connection what came of it.
-	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || n.Unseen || !strings.Contains(n.Error, remote.ErrLost.Error()) || !strings.Contains(n.Error, "; put back: DeepSpeed 0.19.7") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || n.StateUnknown || !strings.Contains(n.Error, remote.ErrLost.Error()) || !strings.Contains(n.Error, "; put back: DeepSpeed 0.19.7") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -329,7 +329,7 @@ func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
 	// No other agent can look after it: as if the node had gone down.
 	_, remove := e.hook(t, "open(os.path.join(sys.prefix, 'down'), 'w').close()\n    os.kill(os.getppid(), signal.SIGKILL)\n    raise SystemExit(1)\nif os.path.exists(os.path.join(sys.prefix, 'down')):\n    os._exit(1)")
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Failed || n.After != nil || !n.Unseen || strings.Contains(n.Error, "was not put back") || !strings.Contains(n.Error, "is unknown") || !strings.Contains(n.Error, "the next deploy repairs it") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.After != nil || !n.StateUnknown || strings.Contains(n.Error, "was not put back") || !strings.Contains(n.Error, "is unknown") || !strings.Contains(n.Error, "the next deploy repairs it") {
 		t.Errorf("%+v", n)
 	}
 	if e.version(t) != "" || len(e.leftovers(t)) == 0 {

@@ -69,7 +69,7 @@ func TestFullFaultsDeadNodes(t *testing.T) {
 		case want[i] != "":
 			dead++
 			slowest = max(slowest, n.Seconds["connect"])
-			if n.Status != report.Unreachable || !n.Unseen || !strings.Contains(n.Error, want[i]) || n.Hint == "" {
+			if n.Status != report.Unreachable || !n.StateUnknown || !strings.Contains(n.Error, want[i]) || n.Hint == "" {
 				t.Errorf("%s: %+v", want[i], n)
 			}
 		}

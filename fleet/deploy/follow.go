@@ -26,7 +26,7 @@ func (n *nodeState) follow(ctx context.Context) error {
 	}
 	err := n.probe(ctx)
 	if err != nil {
-		n.after, n.Unseen = nil, true
+		n.after, n.StateUnknown = nil, true
 	} else {
 		n.before = before
 	}

@@ -49,7 +49,7 @@ func (n *nodeState) lock(ctx context.Context, files []change.Upload, again bool)
 		expected = append(expected, change.Expected{Name: filepath.Base(f.Path), SHA256: f.SHA256})
 	}
 	if err = n.run.Lock(ctx, n.Node, n.agent(), expected, again, &b); err != nil {
-		n.Unseen = n.Unseen || n.Facts.Unfinished // a repair may have changed the state that the probe saw
+		n.StateUnknown = n.StateUnknown || n.Facts.Unfinished // a repair may have changed the state that the probe saw
 		return b, err
 	}
 	n.setInstalled(b.Now)

@@ -45,7 +45,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	second := opt
 	second.By, second.InUse, second.LockWait = "another", change.InUse{Ignore: true}, time.Second
 	n := run(t, context.Background(), second).Nodes[0]
-	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
+	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.StateUnknown || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
@@ -90,7 +90,7 @@ func TestAnotherDeployOnANodeThatIsUpToDate(t *testing.T) {
 	fmt.Fprint(lock, "run 20260101T000000-x by somebody on gpu1")
 	opt.LockWait = time.Second
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.HasSuffix(n.Error, "another deploy is changing this environment (run 20260101T000000-x by somebody on gpu1)") || n.Hint == "" {
+	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.StateUnknown || n.After != nil || !strings.HasSuffix(n.Error, "another deploy is changing this environment (run 20260101T000000-x by somebody on gpu1)") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	// The files of a run that was cut off are removed.
@@ -125,7 +125,7 @@ func TestSlowNodeHoldsUpNobody(t *testing.T) {
 		switch {
 		case i != 1 && (n.Status != report.OK || n.Seconds["put"] >= r.Nodes[1].Seconds["put"]):
 			t.Errorf("%+v", n)
-		case i == 1 && (n.Status != report.Failed || n.Step != "put" || n.Error != "not done within 15.0s" || n.Hint == "" || n.Unseen || n.After != nil):
+		case i == 1 && (n.Status != report.Failed || n.Step != "put" || n.Error != "not done within 15.0s" || n.Hint == "" || n.StateUnknown || n.After != nil):
 			t.Errorf("%+v", n)
 		}
 	}
@@ -169,7 +169,7 @@ func TestSilenceInTheMiddle(t *testing.T) {
 				}()
 			}
 			n := run(t, context.Background(), opt).Nodes[0]
-			if n.Status != report.Failed && n.Status != report.Unreachable || n.Step != step || n.Unseen != (step != "put") || !strings.Contains(n.Error, "no response for") && !strings.Contains(n.Error, "SSH handshake with ") {
+			if n.Status != report.Failed && n.Status != report.Unreachable || n.Step != step || n.StateUnknown != (step != "put") || !strings.Contains(n.Error, "no response for") && !strings.Contains(n.Error, "SSH handshake with ") {
 				t.Errorf("%+v", n)
 			}
 			// The server ends its programs when the client has given up.
@@ -230,7 +230,7 @@ func TestFullDiskWhileInstalling(t *testing.T) {
 			}
 			was := e.snapshot(t)
 			n := run(t, context.Background(), opt).Nodes[0]
-			if n.Status != report.Failed || n.Step != step || n.Changed || n.Unseen || !strings.Contains(n.Error, "No space left") || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") || !strings.Contains(n.Hint, "make room on the node: df -h") {
+			if n.Status != report.Failed || n.Step != step || n.Changed || n.StateUnknown || !strings.Contains(n.Error, "No space left") || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") || !strings.Contains(n.Hint, "make room on the node: df -h") {
 				t.Errorf("%+v", n)
 			}
 			e.mustBe(t, was)
@@ -292,7 +292,7 @@ func TestUnreachableNodesAreNamed(t *testing.T) {
 		switch {
 		case c.want == "" && n.Status != report.OK:
 			t.Errorf("%+v", n)
-		case c.want != "" && (n.Status != report.Unreachable || n.Step != "connect" || !n.Unseen || !strings.Contains(n.Error, c.want) || n.Hint == ""):
+		case c.want != "" && (n.Status != report.Unreachable || n.Step != "connect" || !n.StateUnknown || !strings.Contains(n.Error, c.want) || n.Hint == ""):
 			t.Errorf("%s: %+v", c.want, n)
 		}
 	}

@@ -80,7 +80,7 @@ func TestConnectionLostWhileRecording(t *testing.T) {
 	dead := &once{Dialer: opt.Dialer}
 	opt.Dialer = dead
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "record" || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "it may run either version; deploy again") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "record" || !n.StateUnknown || n.After != nil || !strings.Contains(n.Error, "it may run either version; deploy again") {
 		t.Errorf("%+v", n)
 	}
 	waitFor(t, "the node finishes", func() bool { return len(e.leftovers(t)) == 0 })

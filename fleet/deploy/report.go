@@ -84,7 +84,7 @@ func (d *Deploy) Report() *report.Report {
 func (n *nodeState) report() report.Node {
 	part := n.run.NodeReport(n.Node, &n.plan.Decision)
 	part.Before, part.After = n.before.Plain(), n.after.Plain()
-	if part.Unseen {
+	if part.StateUnknown {
 		part.After = nil
 	}
 	part.ExtraWheels, part.Notes = extraWheelNames(n.plan.Extra), append(part.Notes, n.plan.Chosen...)

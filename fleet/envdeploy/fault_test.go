@@ -139,7 +139,7 @@ func TestNoLoginAfterALostConnection(t *testing.T) {
 	opt := options(t, l, files, []*sshtest.Server{s}, h)
 	opt.Dialer = &cutAtInstall{Dialer: opt.Dialer, server: s}
 	r := run(t, t.Context(), opt)
-	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || !n.Unseen || !strings.Contains(n.Error, "dsbuild could not find out which") || current(t, s) != "" {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || !n.StateUnknown || !strings.Contains(n.Error, "dsbuild could not find out which") || current(t, s) != "" {
 		t.Errorf("%+v", n)
 	}
 }
@@ -178,7 +178,7 @@ func TestFailedUndo(t *testing.T) {
 	opt := options(t, bad, files, []*sshtest.Server{s}, h)
 	opt.Dialer = stubborn{opt.Dialer}
 	n := run(t, t.Context(), opt).Nodes[0]
-	if n.Status != report.Failed || n.Step != "verify" || n.Unseen || !strings.Contains(n.Error, "stays current") || n.Environment.Digest != good.Sets[0].Digest || len(leftovers(t, s)) > 0 {
+	if n.Status != report.Failed || n.Step != "verify" || n.StateUnknown || !strings.Contains(n.Error, "stays current") || n.Environment.Digest != good.Sets[0].Digest || len(leftovers(t, s)) > 0 {
 		t.Errorf("%+v, left %q", n, leftovers(t, s))
 	}
 }
@@ -225,7 +225,7 @@ func killAgent(t *testing.T, points []int) (died int) {
 		if _, err := os.Stat(filepath.Join(dying.Env["PYTHONPATH"], "sitecustomize.py.died")); err == nil {
 			died++
 		}
-		if n.Environment.Digest != want || n.Unseen {
+		if n.Environment.Digest != want || n.StateUnknown {
 			t.Errorf("at %d: the node has %s, the report says %+v, %s", at, want, n.Environment, n.Error)
 		}
 		opt := options(t, second, files, []*sshtest.Server{s}, h)

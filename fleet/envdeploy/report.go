@@ -111,7 +111,7 @@ func (n *nodeState) report() report.Node {
 		if was := n.state.Current; was != nil {
 			e.Before, part.Before = node.PlainVersion(was.Digest), was.DeepSpeed.Plain()
 		}
-		if n.now != nil && !part.Unseen {
+		if n.now != nil && !part.StateUnknown {
 			e.Digest, e.Python = node.PlainVersion(n.now.Digest), path.Join(n.state.Place, "current/bin/python")
 			part.After = n.now.DeepSpeed.Plain()
 		}

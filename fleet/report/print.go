@@ -208,7 +208,7 @@ func (n Node) cells(verified bool) []string {
 	switch {
 	case n.After != nil:
 		deepspeed = n.After.Version
-	case n.Unseen:
+	case n.StateUnknown:
 		deepspeed = "?"
 	}
 	if verified {

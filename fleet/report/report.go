@@ -78,24 +78,24 @@ type Summary struct {
 
 // Node is the outcome on one node.
 type Node struct {
-	Name        string             `json:"name"`
-	Status      Status             `json:"status"`
-	Step        string             `json:"step"` // the last step that began
-	Error       string             `json:"error"`
-	Hint        string             `json:"hint"`
-	Differs     []string           `json:"differs"` // verify: the differences, one text each
-	Notes       []string           `json:"notes"`   // notes for the user, not faults: of verify, and why it gets its wheel
-	Changed     bool               `json:"changed"`
-	Wheel       string             `json:"wheel"`        // the file name of the wheel chosen for it
-	ExtraWheels []string           `json:"extra_wheels"` // planned wheels of the wheelhouse: "numpy 2.3.2"
-	Before      *Version           `json:"before"`
-	After       *Version           `json:"after"`
-	Unseen      bool               `json:"unseen"`           // its current version is unknown: ignore After
-	Facts       *node.Facts        `json:"facts"`            // as probed, without the list of distributions
-	Seconds     map[string]float64 `json:"seconds"`          // by step
-	Sent        int64              `json:"sent_bytes"`       // total size of the files sent to it
-	Serial      int                `json:"serial,omitempty"` // the group of --serial that changed it, from 1
-	Log         string             `json:"log,omitempty"`    // the file with the node's commands and output
+	Name         string             `json:"name"`
+	Status       Status             `json:"status"`
+	Step         string             `json:"step"` // the last step that began
+	Error        string             `json:"error"`
+	Hint         string             `json:"hint"`
+	Differs      []string           `json:"differs"` // verify: the differences, one text each
+	Notes        []string           `json:"notes"`   // notes for the user, not faults: of verify, and why it gets its wheel
+	Changed      bool               `json:"changed"`
+	Wheel        string             `json:"wheel"`        // the file name of the wheel chosen for it
+	ExtraWheels  []string           `json:"extra_wheels"` // planned wheels of the wheelhouse: "numpy 2.3.2"
+	Before       *Version           `json:"before"`
+	After        *Version           `json:"after"`
+	StateUnknown bool               `json:"state_unknown"`    // its current version is unknown: ignore After
+	Facts        *node.Facts        `json:"facts"`            // as probed, without the list of distributions
+	Seconds      map[string]float64 `json:"seconds"`          // by step
+	Sent         int64              `json:"sent_bytes"`       // total size of the files sent to it
+	Serial       int                `json:"serial,omitempty"` // the group of --serial that changed it, from 1
+	Log          string             `json:"log,omitempty"`    // the file with the node's commands and output
 
 	From []Source `json:"from,omitempty"` // only where nodes passed files on: the sources of its files
 

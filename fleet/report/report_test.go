@@ -149,7 +149,7 @@ func TestReportForPeople(t *testing.T) {
 	all := well("gpu01", "gpu02", "gpu03", "gpu04", "gpu05")
 	all[1].Seconds = map[string]float64{"install": 9}
 	all[2].Changed = false
-	all[3].Status, all[3].Step, all[3].After, all[3].Unseen, all[3].Facts = report.Unreachable, "connect", nil, true, nil
+	all[3].Status, all[3].Step, all[3].After, all[3].StateUnknown, all[3].Facts = report.Unreachable, "connect", nil, true, nil
 	all[3].Error, all[3].Hint, all[3].Log = "no route\x1b[2J to host", "is it on?", "/logs/gpu04.log"
 	all[4].Status, all[4].Error = report.Skipped, "an earlier group failed"
 	want := strings.Join([]string{
