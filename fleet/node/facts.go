@@ -29,11 +29,11 @@ type Facts struct {
 	Container    string `json:"container"`    // the commands run in it: docker, podman, apptainer …; "": none seen
 	Environment  string `json:"environment"`  // venv, conda or system
 
-	InUse        []Process `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
-	InUseMore    int       `json:"in_use_more,omitempty"` // how many more there are
-	GPUs         []GPU     `json:"gpus"`
-	GPUsWithheld bool      `json:"gpus_withheld,omitempty"` // they are there; a job that asked for none may not use them
-	Driver       string    `json:"driver"`
+	InUse      []Process `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
+	InUseMore  int       `json:"in_use_more,omitempty"` // how many more there are
+	GPUs       []GPU     `json:"gpus"`
+	GPUsHidden bool      `json:"gpus_hidden,omitempty"` // they are there; a job that asked for none may not use them
+	Driver     string    `json:"driver"`
 
 	DeepSpeed  *Installed `json:"deepspeed"`            // nil: none
 	Previous   *Previous  `json:"previous"`             // the version that a rollback restores; nil: nothing is kept

@@ -60,17 +60,17 @@ func TestFullFleetHungDriver(t *testing.T) {
 	}
 }
 
-// TestFullSlurmWithheldGPUs: a job of Slurm's that asked for no GPU may not open them,
+// TestFullSlurmHiddenGPUs: a job of Slurm's that asked for no GPU may not open them,
 // and is told so by the kernel with EPERM, as for files that nobody may change.
-func TestFullSlurmWithheldGPUs(t *testing.T) {
+func TestFullSlurmHiddenGPUs(t *testing.T) {
 	for name, shell := range shells(t) {
 		root := bareRoot(t, shell)
 		write(t, filepath.Join(root, "proc/driver/nvidia/gpus/0000:01:00.0/information"), "Model: \t\t NVIDIA A100-SXM4-80GB\n")
 		device := filepath.Join(root, "dev/nvidia0")
 		write(t, device, "")
 		in := local{within: []string{"chroot", root}, env: []string{"PATH=/bin"}}
-		if f := probe(t, in, node.ProbeOptions{}); len(f.GPUs) != 1 || f.GPUsWithheld {
-			t.Errorf("%s: GPUs %+v, withheld %v", name, f.GPUs, f.GPUsWithheld)
+		if f := probe(t, in, node.ProbeOptions{}); len(f.GPUs) != 1 || f.GPUsHidden {
+			t.Errorf("%s: GPUs %+v, hidden %v", name, f.GPUs, f.GPUsHidden)
 		}
 		if out, err := exec.Command("chattr", "+i", device).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -79,8 +79,8 @@ func TestFullSlurmWithheldGPUs(t *testing.T) {
 		if out, err := exec.Command("chattr", "-i", device).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if len(f.GPUs) != 1 || !f.GPUsWithheld {
-			t.Errorf("%s: GPUs %+v, withheld %v", name, f.GPUs, f.GPUsWithheld)
+		if len(f.GPUs) != 1 || !f.GPUsHidden {
+			t.Errorf("%s: GPUs %+v, hidden %v", name, f.GPUs, f.GPUsHidden)
 		}
 	}
 }

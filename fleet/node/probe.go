@@ -47,7 +47,7 @@ type answer struct {
 	gpus                                           []GPU
 	driver, container, machine, libc, flags, found string // found: the interpreter's path
 	hung                                           bool   // nvidia-smi
-	withheld                                       bool   // these commands have no access to the GPUs
+	gpusHidden                                     bool   // these commands have no access to the GPUs
 
 	python   *pythonFacts
 	followUp FollowUp // takes Python's messages after the facts
@@ -187,8 +187,8 @@ func (a *answer) readMessage(message json.RawMessage) error {
 		}
 	case "hung":
 		a.hung = true
-	case "withheld":
-		a.withheld = true
+	case "hidden":
+		a.gpusHidden = true
 	case "container":
 		a.container = value
 	case "machine":
@@ -257,7 +257,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	if f.Platform == "" && machine != "" {
 		f.Platform = "linux_" + machine // as Python would call it
 	}
-	f.GPUs, f.GPUsWithheld = append([]GPU{}, a.gpus...), a.withheld // GPUs is not null in JSON
+	f.GPUs, f.GPUsHidden = append([]GPU{}, a.gpus...), a.gpusHidden // GPUs is not null in JSON
 	f.Driver, f.Container = a.driver, a.container
 	f.Missing = slices.Concat(a.missingPython(broken), f.missingFacts())
 	if machine == "" || machine == x86 && flags == "" {

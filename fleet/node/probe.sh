@@ -68,7 +68,7 @@ names() {
 		# A job that requested no GPU may not open them.
 		for file in /dev/nvidia[0-9]*; do
 			[ -e "$file" ] || continue
-			case $(LC_ALL=C && : 2>&1 <>"$file") in *"not permitted"*) say withheld "$file" && break ;; esac
+			case $(LC_ALL=C && : 2>&1 <>"$file") in *"not permitted"*) say hidden "$file" && break ;; esac
 		done
 		;;
 	esac

@@ -350,7 +350,7 @@ func TestAcceleratorOfNodeWithoutGPU(t *testing.T) {
 		facts node.Facts
 		set   bool
 	}{
-		{"13.2", node.Facts{GPUs: gpu}, false}, {"13.2", node.Facts{}, true}, {"13.2", node.Facts{GPUs: gpu, GPUsWithheld: true}, true}, {"", node.Facts{}, false},
+		{"13.2", node.Facts{GPUs: gpu}, false}, {"13.2", node.Facts{}, true}, {"13.2", node.Facts{GPUs: gpu, GPUsHidden: true}, true}, {"", node.Facts{}, false},
 	} {
 		if got := acceleratorEnv(c.cuda, c.facts)["DS_ACCELERATOR"] == "cuda"; got != c.set {
 			t.Errorf("%q with %+v: %v", c.cuda, c.facts, got)

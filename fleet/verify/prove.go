@@ -103,7 +103,7 @@ func loadError(err error, op, needs, has string) error {
 // acceleratorEnv returns the variable to set on a node without a usable GPU when the ops are for
 // CUDA: DeepSpeed would otherwise choose the accelerator "cpu" there and find none of the ops.
 func acceleratorEnv(cuda string, f node.Facts) map[string]string {
-	if cuda != "" && (len(f.GPUs) == 0 || f.GPUsWithheld) {
+	if cuda != "" && (len(f.GPUs) == 0 || f.GPUsHidden) {
 		return map[string]string{"DS_ACCELERATOR": "cuda"}
 	}
 	return nil

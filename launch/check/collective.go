@@ -95,7 +95,7 @@ func (r *run) checkCollectives(ctx context.Context) {
 		return n
 	}
 	with := slices.DeleteFunc(r.eligibleMembers(), func(m *member) bool {
-		return gpus(m) == 0 || m.facts.GPUsWithheld || m.facts.TorchCUDA == "" && !r.opt.JAX ||
+		return gpus(m) == 0 || m.facts.GPUsHidden || m.facts.TorchCUDA == "" && !r.opt.JAX ||
 			m.hasError(Devices) || len(m.busyProcesses()) > 0
 	})
 	switch {

@@ -16,7 +16,7 @@ import (
 func (r *run) checkDevices(context.Context) {
 	live := r.liveMembers()
 	counts := groupByValue(live, func(m *member) (string, bool) {
-		return strconv.Itoa(len(m.facts.GPUs)), m.Host.Slots == 0 && !m.facts.GPUsWithheld
+		return strconv.Itoa(len(m.facts.GPUs)), m.Host.Slots == 0 && !m.facts.GPUsHidden
 	})
 	for _, m := range live {
 		m.countDevices(counts, len(live))
@@ -42,7 +42,7 @@ func (m *member) countDevices(counts []valued, of int) {
 	has, visible := len(m.facts.GPUs), m.visibleGPUs()
 	const try = "run nvidia-smi -L there: has a GPU fallen off the bus, or is it hidden from this user or container?"
 	switch {
-	case m.facts.GPUsWithheld:
+	case m.facts.GPUsHidden:
 		m.addFinding(Devices, Warning, "request them: --salloc=--gres=gpu:N",
 			"Slurm hides its GPUs from a job that requested none: dsbuild did not check them")
 	case m.Host.Slots > 0 && has < m.Host.Slots:

@@ -167,9 +167,9 @@ func TestCountDevices(t *testing.T) {
 		m.facts.GPUs = make([]node.GPU, []int{8, 8, 4, 0, 8}[i])
 	}
 	r.members[2].Host.Slots = 2
-	r.members[3].facts.GPUsWithheld = true
+	r.members[3].facts.GPUsHidden = true
 	r.members[4].Host.Slots = 8
-	counts := groupByValue(r.members, func(m *member) (string, bool) { return "8", m.Host.Slots == 0 && !m.facts.GPUsWithheld })
+	counts := groupByValue(r.members, func(m *member) (string, bool) { return "8", m.Host.Slots == 0 && !m.facts.GPUsHidden })
 	for _, m := range r.members {
 		m.countDevices(counts, 5)
 	}
