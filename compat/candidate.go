@@ -287,7 +287,7 @@ func (a *evaluation) fitOp(op *Op) string {
 	if op.DeviceCode && !a.source.Nvcc {
 		return "device code needs nvcc, and the Python packages of CUDA " + a.torch.CUDA + " have none"
 	}
-	for _, b := range op.Broken {
+	for _, b := range op.Incompatible {
 		if compareVersions(a.cuda.Version, b.From) >= 0 && (b.To == "" || compareVersions(a.cuda.Version, b.To) < 0) {
 			return fmt.Sprintf("op %s cannot be built with CUDA %s: %s", op.Name, a.cuda.Version, b.Why)
 		}

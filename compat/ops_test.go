@@ -22,7 +22,7 @@ func withOps(t *testing.T) *Tables {
 		{Name: "packaged", Needs: Needs{CUDASources: []CUDASource{CUDA13}}},
 		{Name: "young", Since: "0.19.5"},
 		{Name: "gone", Until: "0.19.7"},
-		{Name: "broken", DeviceCode: true, Broken: []Broken{{From: "13.1", To: "", Why: "its sources redeclare a name"}}},
+		{Name: "broken", DeviceCode: true, Incompatible: []Incompatible{{From: "13.1", To: "", Why: "its sources redeclare a name"}}},
 	}
 	return tt
 }
@@ -54,7 +54,7 @@ func opCases() []opCase {
 		{what: "all for an older Python", flags: "--ops all --arch 8.0 --torch 2.8 --python 3.9", want: "plain device:8.0 modern:8.0 bounded:8.0 young broken:8.0", left: "packaged gone"},
 		{what: "all, and one by name", flags: "--ops all,modern --gpu V100", err: "op modern supports archs from 8.0 on, but not 7.0 (V100)"},
 		{what: "all and no arch", flags: "--ops all", want: "plain device:7.5;8.0;8.6;8.9;9.0;10.0;10.3;12.0+PTX modern:8.0;8.6;8.9;9.0;10.0;10.3;12.0+PTX bounded:8.0;8.6;8.9;9.0 packaged young", left: "gone broken"},
-		{what: "its road", flags: "--ops packaged --torch 2.10", err: "op packaged works only with cuda13, not with cuda12"},
+		{what: "its toolchain", flags: "--ops packaged --torch 2.10", err: "op packaged works only with cuda13, not with cuda12"},
 		{what: "too young", flags: "--ops young --deepspeed 0.19.0", err: "op young is in DeepSpeed from 0.19.5 on, not in 0.19.0"},
 		{what: "gone", flags: "--ops gone", err: "op gone left DeepSpeed with 0.19.7, it is not in 0.19.8"},
 		{what: "broken here", flags: "--ops broken --arch 8.0 --torch 2.15", err: "op broken cannot be built with CUDA 13.2: its sources redeclare a name"},
@@ -213,7 +213,7 @@ func TestOpsBroughtAlong(t *testing.T) {
 		"--ops plain":                      "plain",
 	} {
 		tt := withOps(t)
-		tt.Ops = append(tt.Ops, Op{Name: "bringer", Brings: []string{"young"}})
+		tt.Ops = append(tt.Ops, Op{Name: "bringer", Implies: []string{"young"}})
 		a := parse(t, tt, flags)
 		tc, err := tt.Resolve(a.request, a.hosts...)
 		if err != nil {

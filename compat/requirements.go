@@ -418,7 +418,7 @@ func (l *lookup) selectOps(asked []string) {
 	for _, op := range l.Ops {
 		named := slices.Contains(asked, op.Name)
 		brought := slices.ContainsFunc(l.Ops, func(o Op) bool {
-			return slices.Contains(asked, o.Name) && slices.Contains(o.Brings, op.Name)
+			return slices.Contains(asked, o.Name) && slices.Contains(o.Implies, op.Name)
 		})
 		if named || brought || l.allOps && (!l.provenOps || op.doesTheSame()) {
 			l.ops, l.byName = append(l.ops, op.inRelease(l.deepspeed.Version)), append(l.byName, named)

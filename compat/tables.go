@@ -101,7 +101,7 @@ type Base struct {
 
 // CUDASourceInfo describes a CUDA source.
 type CUDASourceInfo struct {
-	Source    CUDASource `json:"road"`
+	Source    CUDASource `json:"toolchain"`
 	Title     string     `json:"title"`
 	Nvcc      bool       `json:"nvcc"`
 	TorchCUDA string     `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit

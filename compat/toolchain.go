@@ -85,43 +85,43 @@ type Toolchain struct {
 // Op is one of DeepSpeed's operators: a row of the table and, once resolved,
 // the archs it is compiled for.
 type Op struct {
-	Name       string   `json:"name"`
-	Variable   string   `json:"variable"`           // the variable that makes setup.py build it
-	DeviceCode bool     `json:"device_code"`        // whether it holds code for the GPU
-	MinArch    string   `json:"min_arch,omitempty"` // DeepSpeed leaves lower ones out
-	MaxArch    string   `json:"max_arch,omitempty"` // its libraries have no higher ones
-	Since      string   `json:"since,omitempty"`    // first release of DeepSpeed that has it
-	Until      string   `json:"until,omitempty"`    // first release that no longer has it
-	Needs      Needs    `json:"needs"`
-	Faults     []Fault  `json:"faults,omitempty"` // releases in whose sources it cannot be built
-	Also       []string `json:"also,omitempty"`   // other names that people use for it
-	Brings     []string `json:"brings,omitempty"` // ops that DeepSpeed adds to it
-	Broken     []Broken `json:"broken,omitempty"`
+	Name         string         `json:"name"`
+	Variable     string         `json:"variable"`           // the variable that makes setup.py build it
+	DeviceCode   bool           `json:"device_code"`        // whether it holds code for the GPU
+	MinArch      string         `json:"min_arch,omitempty"` // DeepSpeed leaves lower ones out
+	MaxArch      string         `json:"max_arch,omitempty"` // its libraries have no higher ones
+	Since        string         `json:"since,omitempty"`    // first release of DeepSpeed that has it
+	Until        string         `json:"until,omitempty"`    // first release that no longer has it
+	Needs        Needs          `json:"needs"`
+	Faults       []Fault        `json:"faults,omitempty"`  // releases in whose sources it cannot be built
+	Also         []string       `json:"also,omitempty"`    // other names that people use for it
+	Implies      []string       `json:"implies,omitempty"` // ops that DeepSpeed adds to it
+	Incompatible []Incompatible `json:"incompatible,omitempty"`
 	// releases of DeepSpeed that load it only under a torch of its CUDA; an op with device code
 	// always needs such a torch
-	Bound   *Span    `json:"bound,omitempty"`
-	Patch   string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
-	Earlier *Earlier `json:"earlier,omitempty"`
-	Stable  *Proof   `json:"stable,omitempty"`   // the proof with torch's stable ABI; nil: there is none
-	X86Only string   `json:"x86_only,omitempty"` // why it cannot be built for aarch64; "": it can
-	BF16    bool     `json:"bf16,omitempty"`     // DeepSpeed builds it without BF16 if an arch is older than 8.0
-	Kind    string   `json:"kind,omitempty"`     // a short description for the printed table
+	NeedsCUDA *Span     `json:"needs_cuda,omitempty"`
+	Patch     string    `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
+	Overrides *Override `json:"overrides,omitempty"`
+	Stable    *Proof    `json:"stable,omitempty"`   // the proof with torch's stable ABI; nil: there is none
+	X86Only   string    `json:"x86_only,omitempty"` // why it cannot be built for aarch64; "": it can
+	BF16      bool      `json:"bf16,omitempty"`     // DeepSpeed builds it without BF16 if an arch is older than 8.0
+	Kind      string    `json:"kind,omitempty"`     // a short description for the printed table
 
 	Archs []wheel.Arch `json:"-"`
 }
 
 // Needs lists packages that an op needs beside those of every toolchain.
 type Needs struct {
-	Debian      []string     `json:"debian,omitempty"`  // packages of the distribution
-	Python      []string     `json:"python,omitempty"`  // requirements
-	Node        []string     `json:"node,omitempty"`    // requirements that a node must meet too, to run the op
-	Toolkit     []string     `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
-	CUDASources []CUDASource `json:"roads,omitempty"`   // the only sources with which it works; none: with all
+	Debian      []string     `json:"debian,omitempty"`     // packages of the distribution
+	Python      []string     `json:"python,omitempty"`     // requirements
+	Node        []string     `json:"node,omitempty"`       // requirements that a node must meet too, to run the op
+	Toolkit     []string     `json:"toolkit,omitempty"`    // components of the CUDA toolkit: the extras of cuda-toolkit
+	CUDASources []CUDASource `json:"toolchains,omitempty"` // the only sources with which it works; none: with all
 }
 
-// Earlier describes an op in the releases of DeepSpeed before Until, if it differs there from the
+// Override describes an op in the releases of DeepSpeed before Until, if it differs there from the
 // rest of its row.
-type Earlier struct {
+type Override struct {
 	Until      string   `json:"until"`
 	DeviceCode bool     `json:"device_code"`
 	Toolkit    []string `json:"toolkit,omitempty"` // components of the CUDA toolkit that it needs
@@ -129,7 +129,7 @@ type Earlier struct {
 
 // inRelease returns the op with its properties in a release of DeepSpeed.
 func (o Op) inRelease(deepspeed string) Op {
-	if e := o.Earlier; e != nil && compareVersions(deepspeed, e.Until) < 0 {
+	if e := o.Overrides; e != nil && compareVersions(deepspeed, e.Until) < 0 {
 		o.DeviceCode = e.DeviceCode
 		o.Needs.Toolkit = appendMissing(o.Needs.Toolkit, e.Toolkit)
 	}
@@ -138,10 +138,10 @@ func (o Op) inRelease(deepspeed string) Op {
 
 // ToolkitParts returns the components of the CUDA toolkit that the op needs in any release of DeepSpeed.
 func (o Op) ToolkitParts() []string {
-	if o.Earlier == nil {
+	if o.Overrides == nil {
 		return o.Needs.Toolkit
 	}
-	return appendMissing(o.Needs.Toolkit, o.Earlier.Toolkit)
+	return appendMissing(o.Needs.Toolkit, o.Overrides.Toolkit)
 }
 
 // Fault is a reason why an op cannot be built in some releases of DeepSpeed.
@@ -170,11 +170,11 @@ func (s Span) contains(version string) bool {
 // boundToCUDA reports whether a release of DeepSpeed loads the op only under a torch
 // of the CUDA that it was compiled for.
 func (o Op) boundToCUDA(deepspeed string) bool {
-	return o.DeviceCode || o.Bound != nil && o.Bound.contains(deepspeed)
+	return o.DeviceCode || o.NeedsCUDA != nil && o.NeedsCUDA.contains(deepspeed)
 }
 
-// Broken is a toolkit with which an op cannot be compiled.
-type Broken struct {
+// Incompatible is a toolkit with which an op cannot be compiled.
+type Incompatible struct {
 	From string `json:"from"` // CUDA X.Y, from this on
 	To   string `json:"to"`   // up to before this; "" for ever
 	Why  string `json:"why"`

@@ -17,7 +17,7 @@ import (
 // Python: planned, built, audited, loaded by the smoke test, and by objdump no extension needs newer libraries than RHEL 8 has.
 // TestEveryPairHasAWheel plans every pair.
 func TestFullPairs(t *testing.T) {
-	for _, c := range []struct{ torch, python, gpu, road, cuda string }{
+	for _, c := range []struct{ torch, python, gpu, toolchain, cuda string }{
 		{"2.15", "3.11", "A100", "cuda13", "13.2"},
 		{"2.15", "3.14", "A100", "cuda13", "13.2"},
 		{"2.14", "3.10", "A100", "cuda13", "13.0"},
@@ -28,7 +28,7 @@ func TestFullPairs(t *testing.T) {
 		t.Run("torch"+c.torch+"-python"+c.python, func(t *testing.T) {
 			a := build(t, "--gpu", c.gpu, "--abi", "torch", "--torch", c.torch, "--python", c.python, "-o", t.TempDir())
 			m := a.Manifest
-			if m.Toolchain.Name != c.road || m.CUDA != c.cuda || m.Python != c.python || !strings.HasPrefix(m.Torch, c.torch+".") || len(m.Ops) != 3 {
+			if m.Toolchain.Name != c.toolchain || m.CUDA != c.cuda || m.Python != c.python || !strings.HasPrefix(m.Torch, c.torch+".") || len(m.Ops) != 3 {
 				t.Errorf("%s: %+v", m.Name, m)
 			}
 			floors := newestSymbols(t, a.Path)

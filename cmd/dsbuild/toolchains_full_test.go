@@ -91,8 +91,8 @@ func cuobjdump(t *testing.T, path, op string) (sass, ptx []string) {
 // builds, passes audit and smoke, and needs no newer libraries than RHEL 8 has, whatever its base.
 func TestFullToolchainsOlder(t *testing.T) {
 	for _, c := range []struct {
-		args []string
-		road string
+		args      []string
+		toolchain string
 	}{
 		// No nvcc for CUDA 12 comes as a package: ops without device code need none.
 		{[]string{"--torch", "2.8", "--ops", "cpu_adam,utils"}, "cuda12"},
@@ -101,7 +101,7 @@ func TestFullToolchainsOlder(t *testing.T) {
 	} {
 		a := build(t, append(c.args, "--glibc", "2.28", "-o", t.TempDir())...)
 		m := a.Manifest
-		if m.Toolchain.Name != c.road || m.Toolchain.Nvcc == (c.road == "cuda12") {
+		if m.Toolchain.Name != c.toolchain || m.Toolchain.Nvcc == (c.toolchain == "cuda12") {
 			t.Errorf("%v: %+v", c.args, m.Toolchain)
 		}
 		t.Logf("result: %s: %s, torch %s, CUDA %s, gcc %s", strings.Join(c.args, " "), m.Name, m.Torch, m.CUDA, m.GCC)
