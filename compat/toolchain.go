@@ -8,7 +8,7 @@ import (
 )
 
 // CUDASource says where a toolchain's CUDA comes from. One Dockerfile, toolchain.Dockerfile, makes the
-// image of each: its scripts compilers.sh and build.sh, which get the name as ROAD, install what differs.
+// image of each: its scripts compilers.sh and build.sh, which get the name as CUDA_SOURCE, install what differs.
 type CUDASource string
 
 // The CUDA sources, in the order in which they are preferred.

@@ -2,7 +2,7 @@
 # Adds to the environment DSBUILD_ENV what a build needs of Python packages.
 #
 # usage: build.sh toolkit   the pinned tools, and the CUDA toolkit where it comes
-#                           as packages (ROAD cuda13, cuda12 or nvcc12, TOOLKIT its
+#                           as packages (CUDA_SOURCE cuda13, cuda12 or nvcc12, TOOLKIT its
 #                           version): DSBUILD_CUDA is made to be its root
 #        build.sh ops       what the ops need: COMPONENTS (extras of cuda-toolkit),
 #                           PACKAGES (NAME==VERSION)
@@ -45,7 +45,7 @@ collect_cuda12() {
     done
 }
 
-case $1-$ROAD in
+case $1-$CUDA_SOURCE in
 toolkit-cuda13)
     add_tools
     add $CUDA_PACKAGES

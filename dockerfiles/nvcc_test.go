@@ -129,7 +129,7 @@ mkdir -p "$site/nvidia/blas/include" "$site/nvidia/blas/lib"
 echo 12.8 >"$site/nvidia/blas/include/both.h"; echo >"$site/nvidia/blas/include/blas.h"; echo >"$site/nvidia/blas/lib/libblas.so.12"
 sh build.sh toolkit && cd cuda && find include lib64 ! -type d | sort && cat include/both.h && grep ^extern include/crt/math_functions.h && g++ -fsyntax-only -x c++ include/crt/math_functions.h`)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_ENV="+dir+"/env", "DSBUILD_CUDA="+dir+"/cuda", "ROAD=nvcc12", "TOOLKIT=12.4", "DSBUILD_SITE=/dev/null", "DSBUILD_TOOLKIT_DEB="+file)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_ENV="+dir+"/env", "DSBUILD_CUDA="+dir+"/cuda", "CUDA_SOURCE=nvcc12", "TOOLKIT=12.4", "DSBUILD_SITE=/dev/null", "DSBUILD_TOOLKIT_DEB="+file)
 	out, err := cmd.CombinedOutput()
 	const want = "include/blas.h\ninclude/both.h\ninclude/crt/math_functions.h\nlib64/libblas.so\nlib64/libblas.so.12\n12.4\nextern double rsqrt(double x) DSBUILD_NOTHROW_RSQRT;\nextern double sinpi(double x) DSBUILD_NOTHROW_PI;\n"
 	if err != nil || string(out) != want {

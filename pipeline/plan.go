@@ -216,7 +216,7 @@ func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]st
 	}
 	cuda := dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)
 	return map[string]string{
-		"CROSS": crossMachine(tc), "ROAD": string(tc.CUDASource),
+		"CROSS": crossMachine(tc), "CUDA_SOURCE": string(tc.CUDASource),
 		"PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index,
 		"TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
 		"CUDA_HOME": home, "CUDA_PACKAGES": strings.Join(packages.Pinned(cuda), " "),
