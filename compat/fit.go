@@ -506,6 +506,6 @@ func flagsOf(s wheel.Request) []string {
 	default:
 		add("--cpu", string(s.CPU))
 	}
-	add("--glibc", s.Glibc)
+	add("--target-glibc", s.Glibc)
 	return out
 }

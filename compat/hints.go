@@ -82,8 +82,8 @@ func (t *Tables) changes(asked attempt) []change {
 	if asked.CPU != "" {
 		add("leave --cpu and --machine out", "--cpu", func(a *attempt) { a.CPU = "" })
 	}
-	drop("--driver", asked.Driver, func(a *attempt) { a.Driver = "" })
-	drop("--glibc", asked.Glibc, func(a *attempt) { a.Glibc = "" })
+	drop("--min-driver", asked.Driver, func(a *attempt) { a.Driver = "" })
+	drop("--target-glibc", asked.Glibc, func(a *attempt) { a.Glibc = "" })
 	return all
 }
 
@@ -105,9 +105,9 @@ func (a *evaluation) gain(flag string) string {
 		text += " with " + joinWords(a.toolchain.OpNames(false))
 	case flag == "--cpu":
 		text += ", for CPUs of " + a.machine
-	case flag == "--driver":
+	case flag == "--min-driver":
 		text += fmt.Sprintf(", for nodes with driver %s or newer", cudaRow(a.CUDAs, a.torch.CUDA).Driver)
-	case flag == "--glibc":
+	case flag == "--target-glibc":
 		text += fmt.Sprintf(", for nodes with glibc %s or newer", LinkGlibc)
 	}
 	return text

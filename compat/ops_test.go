@@ -120,7 +120,7 @@ func hasOps(t *testing.T, c opCase, tc Toolchain) {
 // in one message.
 func TestTogether(t *testing.T) {
 	tt := tables(t)
-	a := parse(t, tt, `--gpu V1000 --gpu V100 --deepspeed 0.1.0 --torch 2.15.0 --python 3.9 --cuda 12.8 --glibc 2.17 --ops fused_adam,nonsense`)
+	a := parse(t, tt, `--gpu V1000 --gpu V100 --deepspeed 0.1.0 --torch 2.15.0 --python 3.9 --cuda 12.8 --target-glibc 2.17 --ops fused_adam,nonsense`)
 	_, err := tt.Resolve(a.request)
 	for _, want := range []string{`GPU "V1000"`, "DeepSpeed 0.1.0", `op "nonsense"`, "CUDA 13.2, not 12.8", "no wheels for Python 3.9", "glibc 2.17", "nothing for arch 7.0 (V100"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

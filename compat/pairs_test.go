@@ -7,7 +7,7 @@ import (
 )
 
 // Every torch from 2.6 on and every Python of its own has a wheel with device code, with
-// and without --glibc, for each of three common GPUs that it runs on.
+// and without --target-glibc, for each of three common GPUs that it runs on.
 func TestEveryPairHasAWheel(t *testing.T) {
 	tt := tables(t)
 	planned, pairs := 0, map[[2]string]bool{}

@@ -57,9 +57,9 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 		a.request.CUDA = v
 	case "--python":
 		a.request.Python = v
-	case "--glibc":
+	case "--target-glibc":
 		a.request.Glibc = v
-	case "--driver":
+	case "--min-driver":
 		a.request.Driver = v
 	case "--cpu":
 		a.request.CPU = wheel.CPULevel(v)
@@ -102,7 +102,7 @@ func (a *ask) remove(t *testing.T, flag, v string) {
 		r.ABI = ""
 	default:
 		value := map[string]*string{
-			"--deepspeed": &r.DeepSpeed, "--torch": &r.Torch, "--cuda": &r.CUDA, "--python": &r.Python, "--driver": &r.Driver, "--glibc": &r.Glibc,
+			"--deepspeed": &r.DeepSpeed, "--torch": &r.Torch, "--cuda": &r.CUDA, "--python": &r.Python, "--min-driver": &r.Driver, "--target-glibc": &r.Glibc,
 		}[flag]
 		if *value == v {
 			*value = ""
@@ -260,8 +260,8 @@ func TestHintsWork(t *testing.T) {
 		{"--torch", []string{"2.15.0", "2.10", "2.8.0", "2.4.1", "2.0", "1.13.1", "3.0.0", "2.5.1"}},
 		{"--cuda", []string{"13", "12.8", "12.1", "11.7", "12.9", "10.2", "13.2"}},
 		{"--python", []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "2.7"}},
-		{"--glibc", []string{"2.17", "2.28", "2.31", "2.35", "2.36", "2.41", "new"}},
-		{"--driver", []string{"450.80.02", "525.60.13", "550.54", "580.65.06", "5"}},
+		{"--target-glibc", []string{"2.17", "2.28", "2.31", "2.35", "2.36", "2.41", "new"}},
+		{"--min-driver", []string{"450.80.02", "525.60.13", "550.54", "580.65.06", "5"}},
 		{"--deepspeed", []string{"0.14.0", "0.19.8", "0.1.0", "latest"}},
 		{"--ops", []string{"cpu_adam", "utils,fused_adam", "fused_adm", "all", "proven", "nonsense,cpu_adam", "fused_lamb,cpu_adam,bad", "gds", "fp_quantizer", "fp_quantizer,gds", "async_io,gds,fp_quantizer,fused_lamb"}},
 		{"--host", []string{":9:3.11:2.31", "12.1:13:3.11:2.35", "9.0:12:3.8:2.36", "13.5:14:3.15:2.41"}},

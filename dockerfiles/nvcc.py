@@ -4,7 +4,7 @@ usage: nvcc.py DIR
 
 The package has nvcc and the programs that it calls (they need glibc 2.7); headers and
 libraries come from Python packages (build.sh). It is known by its sha256, so it does not
-matter where it comes from. It is looked for in the file DSBUILD_TOOLKIT_DEB (--toolkit),
+matter where it comes from. It is looked for in the file DSBUILD_TOOLKIT_DEB (--nvcc-deb),
 beside this script as toolkit.deb, in the folder DSBUILD_DOWNLOADS, on the mirror
 DSBUILD_APT_MIRROR, and on those that apt knows here.
 """
@@ -162,7 +162,7 @@ def package(work):
     why = fetch(file)
     if why:
         sys.exit("\n".join([f"error: no Debian mirror has {os.path.basename(PACKAGE)}:", *("  " + line for line in why),
-                            "  DSBUILD_APT_MIRROR names a mirror, --toolkit takes the file"]))
+                            "  DSBUILD_APT_MIRROR names a mirror, --nvcc-deb takes the file"]))
     if kept:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = kept.with_name(f"{kept.name}.{os.getpid()}")

@@ -97,7 +97,7 @@ print(*sorted(str(p.relative_to("root")) for p in pathlib.Path("root").rglob("*"
 	for mirror, why := range map[string]string{other.URL: "other bytes: sha256", empty.URL: "404"} {
 		secret := strings.Replace(mirror, "//", "//user:secret@", 1)
 		out, err := nvccPy(t, run, "DSBUILD_APT_MIRROR="+secret)
-		if err == nil || !strings.Contains(out, why) || !strings.Contains(out, "--toolkit takes the file") || strings.Contains(out, "secret") {
+		if err == nil || !strings.Contains(out, why) || !strings.Contains(out, "--nvcc-deb takes the file") || strings.Contains(out, "secret") {
 			t.Errorf("%s: %v\n%s", why, err, out)
 		}
 	}

@@ -39,7 +39,7 @@ type NetworkOptions struct {
 	IndexURL       string   // the package index
 	ExtraIndexURLs []string // others beside it
 	CA             string   // file of certificates to trust beside the system's
-	Toolkit        string   // file of Debian's package with nvcc 12.4
+	NvccDeb        string   // file of Debian's package with nvcc 12.4
 }
 
 // networkError is a setting of the site that cannot be used: name is that of the flag or variable.
@@ -83,7 +83,7 @@ func NewNetwork(o NetworkOptions, getenv func(string) string) (Network, error) {
 		}
 		n.variables[aptMirror] = strings.TrimRight(mirror, "/")
 	}
-	if err := n.setNvcc(o.Toolkit); err != nil {
+	if err := n.setNvcc(o.NvccDeb); err != nil {
 		return Network{}, err
 	}
 	return n, n.readCertificates(o.CA, getenv("SSL_CERT_FILE"))
@@ -94,7 +94,7 @@ func (n *Network) setNvcc(file string) error {
 	if file == "" {
 		return nil
 	}
-	const flag = "--toolkit"
+	const flag = "--nvcc-deb"
 	want := dockerfiles.NvccSHA256()
 	takes := "Debian's package nvidia-cuda-toolkit 12.4.131~12.4.1-2 for amd64, a .deb with sha256 " + want
 	path, err := filepath.Abs(file)

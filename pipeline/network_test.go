@@ -231,8 +231,8 @@ func TestSiteToolkit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, given := range []string{file, file + ".missing", filepath.Dir(file)} {
-		_, err := NewNetwork(NetworkOptions{Toolkit: given}, func(string) string { return "" })
-		if fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "--toolkit takes Debian's package") {
+		_, err := NewNetwork(NetworkOptions{NvccDeb: given}, func(string) string { return "" })
+		if fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "--nvcc-deb takes Debian's package") {
 			t.Errorf("%s: %v", given, err)
 		}
 	}

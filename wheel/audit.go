@@ -29,7 +29,7 @@ func NotAsked(wheel string, findings []string) error {
 	try := "the compile log names the ops that DeepSpeed left out, with the reason"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
 		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, " +
-			"and dsbuild does not define them; give an older --base, or leave --glibc out"
+			"and dsbuild does not define them; give an older --base, or leave --target-glibc out"
 	}
 	return auditError(wheel, findings, try)
 }

@@ -30,9 +30,9 @@ func (f *requestFlags) add(cmd *cobra.Command) {
 	flags.String("torch", "", "torch `VERSION` to build for, X.Y or X.Y.Z (default: the newest that fits)")
 	flags.String("cuda", "", "CUDA `VERSION` that torch is built for, X or X.Y (default: torch's)")
 	flags.String("python", "", "Python `VERSION` to build for, X.Y (default: the base's)")
-	flags.String("glibc", "",
+	flags.String("target-glibc", "",
 		"glibc `VERSION` of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
-	flags.String("driver", "",
+	flags.String("min-driver", "",
 		"NVIDIA driver `VERSION` of the oldest node, such as 550.54: "+
 			"dsbuild chooses a torch for a CUDA that it runs (below 580: CUDA 12)")
 	flags.String("machine", "",

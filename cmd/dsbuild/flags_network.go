@@ -26,10 +26,10 @@ func (f *networkFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.CA, "ca", "", "`FILE` of certificates to trust beside the system's (default: SSL_CERT_FILE)")
 }
 
-// addForBuild also declares --toolkit, for builds.
+// addForBuild also declares --nvcc-deb, for builds.
 func (f *networkFlags) addForBuild(cmd *cobra.Command) {
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.Toolkit, "toolkit", "",
+	cmd.Flags().StringVar(&f.NvccDeb, "nvcc-deb", "",
 		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 "+
 			"(default: from a mirror of Debian)")
 }

@@ -76,7 +76,7 @@ func TestReleasesOfAnIndex(t *testing.T) {
 		{"--deepspeed 0.19.9", []string{"DeepSpeed 0.19.9 for torch 2.15.0", "DSBUILD_SHA256=" + strings.Repeat("1", 64)}},
 		{"--deepspeed latest", []string{"DeepSpeed 0.19.9 for torch 2.15.0"}},
 		{"--abi torch --torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", "TORCH_INDEX=cu132", strings.Repeat("3", 64) + "  torch==2.16.1+cu132"}},
-		{"--abi torch --torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
+		{"--abi torch --torch 2.12 --min-driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
 	} {
 		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run", "--verbose"}, strings.Fields(c.args)...)...)
 		for _, want := range c.want {
@@ -97,7 +97,7 @@ func TestReleasesOfNoIndex(t *testing.T) {
 	for _, c := range []struct{ url, args, note, hint string }{
 		{url, "--deepspeed 0.19.20", "DeepSpeed 0.19.20: the package index has no source distribution of it", "leave --deepspeed 0.19.20 out to get DeepSpeed 0.19.9 with torch "},
 		{url, "--torch 2.17 --python 3.12", "neither the tables of this dsbuild nor torch's own indexes have torch 2.17", "leave --torch 2.17 out to get torch 2.15.0 for CUDA "},
-		{url, "--torch 2.13 --driver 550", "neither the tables of this dsbuild nor torch's own indexes have torch 2.13 for driver 550", "leave --torch 2.13 out to get torch 2.10.0 for CUDA "},
+		{url, "--torch 2.13 --min-driver 550", "neither the tables of this dsbuild nor torch's own indexes have torch 2.13 for driver 550", "leave --torch 2.13 out to get torch 2.10.0 for CUDA "},
 		{down, "--deepspeed 0.19.9", "dsbuild uses its own tables, because the package index did not answer for deepspeed", "leave --deepspeed 0.19.9 out to get DeepSpeed 0.19.8 with torch "},
 		{down, "--torch 2.12 --cuda 12.6", "torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX)", "leave --torch 2.12 out to get torch 2.7.1 for CUDA 12.6"},
 	} {

@@ -23,11 +23,11 @@ type shipFlags struct {
 	network networkFlags
 	deploy  deployFlags // without --wheel and --bundle
 
-	verifyGiven bool // --verify was said
-	env         string
-	lock        string
-	removeOps   bool
-	verbose     bool // the plan of a dry run is printed whole
+	verifyGiven    bool // --verify was said
+	env            string
+	lock           string
+	allowOpRemoval bool
+	verbose        bool // the plan of a dry run is printed whole
 }
 
 func newShipCommand(a *app) *cobra.Command {
@@ -46,7 +46,7 @@ of torch. dsbuild shows the plan and its reasons before it builds anything. A
 node whose torch has no CUDA gets the operators without device code. With --gpu
 or --arch the wheels have code for these and for the GPUs of the nodes only.
 Where the wheel lacks operators that the DeepSpeed of a node has, the node is
-left out, unless --remove-ops is given. If a wheel fails, its nodes stay
+left out, unless --allow-op-removal is given. If a wheel fails, its nodes stay
 unchanged.
 
 Nodes are changed as by dsbuild deploy; dsbuild rollback restores them. With
@@ -84,7 +84,7 @@ and deploys it as dsbuild env deploy does.` + whichDeploy,
 	flags.StringVar(&f.lock, "lock", "",
 		"the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	flags.BoolVar(&f.deploy.force, "force", false, "install also where the node already runs its wheel")
-	flags.BoolVar(&f.removeOps, "remove-ops", false,
+	flags.BoolVar(&f.allowOpRemoval, "allow-op-removal", false,
 		"install also where the wheel lacks operators that the DeepSpeed of the node has")
 	flags.BoolVar(&f.verbose, "verbose", false, "with --dry-run: print the targets of each wheel, and all reasons")
 	flagsNeed(cmd, "env", "lock")
@@ -116,7 +116,7 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 		return err
 	}
 	defer tools.Close()
-	opt.RemoveOps = f.removeOps
+	opt.AllowOpRemoval = f.allowOpRemoval
 	if f.deploy.deps == string(deploy.DepsBundle) {
 		opt.Bundle = tools.runner.BundleFor
 	}

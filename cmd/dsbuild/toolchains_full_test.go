@@ -99,7 +99,7 @@ func TestFullToolchainsOlder(t *testing.T) {
 		{[]string{"--gpu", "A100", "--python", "3.9"}, "nvcc12"},
 		{[]string{"--gpu", "A100", "--torch", "2.0"}, "debian12"},
 	} {
-		a := build(t, append(c.args, "--glibc", "2.28", "-o", t.TempDir())...)
+		a := build(t, append(c.args, "--target-glibc", "2.28", "-o", t.TempDir())...)
 		m := a.Manifest
 		if m.Toolchain.Name != c.toolchain || m.Toolchain.Nvcc == (c.toolchain == "cuda12") {
 			t.Errorf("%v: %+v", c.args, m.Toolchain)

@@ -27,9 +27,9 @@ func TestEveryFlagIsUsed(t *testing.T) {
 	root := newRootCommand(&app{})
 	// What these flags do needs a large download or a build: tests of the code behind them show it.
 	behind := map[string]string{
-		"dsbuild nightly --toolkit": "TestSiteToolkit",
-		"dsbuild rebuild --base":    "TestRebuildRequest",
-		"dsbuild ship --deps":       "TestShipGathersWhatNodesLack",
+		"dsbuild nightly --nvcc-deb": "TestSiteToolkit",
+		"dsbuild rebuild --base":     "TestRebuildRequest",
+		"dsbuild ship --deps":        "TestShipGathersWhatNodesLack",
 	}
 	tests, used := allTests(t), map[string]bool{}
 	for at, test := range behind {

@@ -58,8 +58,8 @@ type testFleet struct {
 	fresh bool
 	keep  bool
 	force bool
-	// removeOps is ship.Options.RemoveOps.
-	removeOps bool
+	// allowOpRemoval is ship.Options.AllowOpRemoval.
+	allowOpRemoval bool
 
 	policy *signing.Policy
 	sign   func(path string) error
@@ -137,7 +137,7 @@ func (f *testFleet) ship(t *testing.T) *ship.Ship {
 	t.Cleanup(d.Close)
 	return ship.New(d, ship.Options{
 		Want: f.want, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir,
-		Fresh: f.fresh, BuildOnly: f.keep, Sign: f.sign, RemoveOps: f.removeOps, Report: rep,
+		Fresh: f.fresh, BuildOnly: f.keep, Sign: f.sign, AllowOpRemoval: f.allowOpRemoval, Report: rep,
 	})
 }
 

@@ -45,8 +45,8 @@ type Options struct {
 	// BuildOnly leaves the nodes unchanged: the user wants only the wheels, also for nodes to which
 	// dsbuild could not deploy now.
 	BuildOnly bool
-	// RemoveOps allows wheels that lack ops which the DeepSpeed of a node has.
-	RemoveOps bool
+	// AllowOpRemoval allows wheels that lack ops which the DeepSpeed of a node has.
+	AllowOpRemoval bool
 	// Assume returns the facts of a node as they will be when the wheel comes there; nil: as they
 	// are.
 	Assume func(node.Facts) node.Facts

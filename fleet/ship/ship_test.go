@@ -122,15 +122,15 @@ func TestShipRemovesNoOpUnasked(t *testing.T) {
 	if err == nil || len(f.works.built)+len(changed(r)) > 0 || len(plan.Excluded) != 1 || plan.Excluded[0].Reasons[0] != want {
 		t.Errorf("%v, built %q, changed %q, left out %+v", err, f.works.built, changed(r), plan.Excluded)
 	}
-	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Hint, "--remove-ops") {
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Hint, "--allow-op-removal") {
 		t.Errorf("%s, hint %q", n.Status, n.Hint)
 	}
 
-	f.removeOps = true
+	f.allowOpRemoval = true
 	plan, r, err = f.run(t)
 	if len(plan.Wheels) != 1 || !slices.Contains(plan.Wheels[0].Why, "it removes cpu_adam from node1") ||
 		len(changed(r)) != 1 {
-		t.Errorf("with RemoveOps: %v, %+v, changed %q", err, plan.Wheels, changed(r))
+		t.Errorf("with AllowOpRemoval: %v, %+v, changed %q", err, plan.Wheels, changed(r))
 	}
 }
 

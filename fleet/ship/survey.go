@@ -73,7 +73,7 @@ func (s *Ship) exclude(i int, l ExcludedNode) {
 	slices.SortFunc(s.selection.Excluded, func(a, b ExcludedNode) int { return a.index - b.index })
 }
 
-// keepOps refuses the nodes whose DeepSpeed has ops that their wheel lacks, unless RemoveOps allows it: those without
+// keepOps refuses the nodes whose DeepSpeed has ops that their wheel lacks, unless AllowOpRemoval allows it: those without
 // a visible GPU, for example, get a wheel without device code. A wheel without nodes is left out.
 func (s *Ship) keepOps() {
 	if s.opt.BuildOnly || s.opt.Assume != nil { // else the wheel takes the place of the DeepSpeed that is there
@@ -93,12 +93,12 @@ func (s *Ship) keepOps() {
 				removed = slices.DeleteFunc(slices.Clone(d.Ops), isKept)
 			}
 			ops := ui.OneLine(strings.Join(removed, ", "))
-			if len(removed) > 0 && !s.opt.RemoveOps {
+			if len(removed) > 0 && !s.opt.AllowOpRemoval {
 				reason := "the wheel for it would remove " + ops + " from its DeepSpeed"
 				if len(n.Facts.GPUs) == 0 {
 					reason += ": dsbuild sees no GPU there"
 				}
-				const hint = "--remove-ops removes them; --ops and --gpu say what to build"
+				const hint = "--allow-op-removal removes them; --ops and --gpu say what to build"
 				s.refuse(i, ExcludedNode{Reasons: []string{reason}, Hint: hint})
 				continue
 			}

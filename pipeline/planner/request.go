@@ -18,7 +18,7 @@ import (
 // Keys lists what Set reads: flags of dsbuild wheel, which are also the keys of an entry of a nightly file.
 func Keys() []string {
 	return []string{
-		"torch", "cuda", "python", "arch", "gpu", "ops", "cpu", "machine", "glibc", "driver", "abi", "base", "keep-debug",
+		"torch", "cuda", "python", "arch", "gpu", "ops", "cpu", "machine", "target-glibc", "min-driver", "abi", "base", "keep-debug",
 	}
 }
 
@@ -154,11 +154,11 @@ func versions() map[string]version {
 		},
 		"cuda":   {func(r *wheel.Request) *string { return &r.CUDA }, "must be X or X.Y", cudaForm},
 		"python": {func(r *wheel.Request) *string { return &r.Python }, "must be X.Y, such as 3.12", pythonForm},
-		"glibc": {
+		"target-glibc": {
 			func(r *wheel.Request) *string { return &r.Glibc },
 			"must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm,
 		},
-		"driver": {
+		"min-driver": {
 			func(r *wheel.Request) *string { return &r.Driver },
 			"must be a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm,
 		},

@@ -57,8 +57,8 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"Python, a tag":    {[]string{"python cp311"}, "--python cp311: must be X.Y", "did you mean 3.11?"},
 		"CUDA":             {[]string{"cuda cu128"}, "--cuda cu128: must be X or X.Y", "did you mean 12.8?"},
 		"Python":           {[]string{"gpu A100", "python 3"}, "--python 3: must be X.Y, such as 3.12", ""},
-		"glibc":            {[]string{"glibc old"}, "--glibc old: must be X.Y", ""},
-		"driver":           {[]string{"driver x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
+		"glibc":            {[]string{"target-glibc old"}, "--target-glibc old: must be X.Y", ""},
+		"driver":           {[]string{"min-driver x"}, "--min-driver x: must be a version, as nvidia-smi prints it", ""},
 		"machine":          {[]string{"machine arm64"}, "--machine arm64: must be x86_64 or aarch64", ""},
 		"two machines":     {[]string{"machine aarch64", "cpu x86-64-v3"}, "--cpu x86-64-v3 is a level of x86_64, and --machine says aarch64", "leave --machine out"},
 		"no ops":           {[]string{"ops ,"}, "--ops: no operator given", ""},
@@ -100,7 +100,7 @@ func TestFileText(t *testing.T) {
 func TestSet(t *testing.T) {
 	t.Parallel()
 	r, err := requestOf("arch 8.0", "arch 9.0;8.6+PTX", "gpu H100", "gpu A100, L4", "ops cpu_adam, utils", "ops fused_adam", "torch 2.15", "cuda 13", "python 3.11", "cpu x86-64-v3", "machine x86_64",
-		"glibc 2.28", "driver 580.1", "abi stable", "base debian:12", "keep-debug true")
+		"target-glibc 2.28", "min-driver 580.1", "abi stable", "base debian:12", "keep-debug true")
 	want := wheel.Request{
 		Archs: []wheel.Arch{{Major: 8}, {Major: 8, Minor: 6, PTX: true}, {Major: 9}}, GPUs: []string{"H100", "A100", "L4"}, Ops: []string{"cpu_adam", "utils", "fused_adam"},
 		Torch: "2.15", CUDA: "13", Python: "3.11", CPU: wheel.CPUv3, Glibc: "2.28", Driver: "580.1", ABI: wheel.StableABI, Base: "debian:12", KeepDebug: true,
