@@ -32,7 +32,7 @@ func Kinds() []KindInfo {
 		{Slurm, "a batch script for Slurm that runs torchrun on each node"},
 		{Torchrun, "one script that you start on each node"},
 		{JAX, "a JAX program on several hosts, with Slurm or by hand"},
-		{AIStation, "a script and the form of a container platform, fixed or elastic"},
+		{AIStation, "a script and the form for AIStation, fixed or elastic"},
 		{K8s, "manifests for Kubeflow: a PyTorchJob or a TrainJob"},
 		{Docker, "one docker run on each node"},
 	}

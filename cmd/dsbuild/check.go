@@ -41,7 +41,10 @@ Finally, all nodes compute a sum with torch.distributed, over Gloo and, with
 GPUs, over NCCL (--launcher jax: with jax.distributed). Everything that would
 make a job hang or fail is reported with the node, the cause and a hint.
 
-The first node is the master. Nothing is changed or left on the nodes.` + whichCheck,
+The first node is the master. Nothing is changed or left on the nodes.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild verify" reports nodes that have drifted.`,
+		},
 		Example: `  dsbuild check inventory.yaml
   dsbuild check inventory.yaml --data /data/wikitext --output /shared/out
   dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.json`,
@@ -53,19 +56,20 @@ The first node is the master. Nothing is changed or left on the nodes.` + whichC
 	}
 	f.nodes.addWithoutLogs(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("report").Usage = "Also write the report to `FILE` (.json); repeatable"
+	flags.Lookup("report").Usage = "`FILE` Also write a report (.json); repeatable"
 	flags.StringVar(&f.master, "master", "",
-		"Master `ADDRESS`, as the other nodes reach it (default: from the inventory)")
-	flags.IntVar(&f.port, "port", 29500, "Master `PORT` of the job")
-	flags.StringVar(&f.launcher, "launcher", "torchrun",
-		"Launcher of the job: `torchrun|jax` selects the library of the collectives")
-	flags.StringArrayVar(&f.data, "data", nil, "`PATH` that must have the same content on every node; repeatable")
-	flags.StringArrayVar(&f.output, "output", nil, "`DIR` that every node must be able to write to; repeatable")
+		"`ADDRESS` Master address, as the other nodes reach it (default: from the inventory)")
+	flags.IntVar(&f.port, "port", 29500, "`PORT` Master port of the job")
+	choiceVar(flags, &f.launcher, "launcher", "torchrun", []string{"torchrun", "jax"},
+		"Launcher of the job, which selects the library of the collectives")
+	flags.StringArrayVar(&f.data, "data", nil, "`PATH` Path that must have the same content on every node; repeatable")
+	flags.StringArrayVar(&f.output, "output", nil, "`DIR` Directory that every node must be able to write to; repeatable")
 	flags.StringVar(&f.minFree, "min-free", "1GB",
-		"Free space required in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
-	flags.StringArrayVar(&f.skip, "skip", nil, "Skip a `CHECK`: "+strings.Join(checkNames(), ", ")+"; repeatable")
+		"`SIZE` Free space required in the environment, TMPDIR, /dev/shm and each --output")
+	flags.StringArrayVar(&f.skip, "skip", nil, "`CHECK` Skip a check: "+strings.Join(checkNames(), ", ")+"; repeatable")
 	flags.DurationVar(&f.nodes.timeout, "timeout", 0,
-		"Timeout of each step of a collective, as `DURATION` (default 2m)")
+		"`DURATION` Timeout of each step of a collective (default 2m)")
+	inGroup(cmd, groupChecks, "master", "port", "launcher", "data", "output", "min-free", "skip", "timeout")
 	return cmd
 }
 
@@ -108,9 +112,6 @@ func (f checkFlags) checked() (check.Options, error) {
 	opt := check.Options{
 		Master: f.master, Port: f.port, JAX: f.launcher == "jax", Data: f.data, Output: f.output,
 		StageTimeout: f.nodes.timeout,
-	}
-	if err := oneOf("launcher", f.launcher, "torchrun", "jax"); err != nil {
-		return opt, err
 	}
 	var err error
 	opt.MinFree, err = units.FromHumanSize(f.minFree)

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -16,9 +17,9 @@ type deployFlags struct {
 	send   sendFlags
 
 	wheel  string
-	deps   string
+	deps   deploy.Deps
 	bundle string
-	verify string
+	verify verify.Level
 	force  bool
 }
 
@@ -26,23 +27,30 @@ func newDeployCommand(a *app) *cobra.Command {
 	var f deployFlags
 	cmd := &cobra.Command{
 		Use:   "deploy INVENTORY",
-		Short: "Install a wheel on every node and check that all run the same",
-		Long: `Install a wheel on every node of an inventory and prove that all run the same.
+		Short: "Install wheels on every node",
+		Long: `Install DeepSpeed wheels on every node of an inventory.
 
-dsbuild probes every node first, and refuses a node that the wheel does not fit
-before it sends anything. Then it copies the wheel, installs it with the pip of
-the node's own environment, changes no other package, and loads every op. If
-that fails or is interrupted, dsbuild restores the node. It skips a node that
-already runs this wheel. It refuses a node whose environment is used by running
-processes, and names them; --in-use changes that. Nodes that share one
-environment are changed once.
+All nodes are probed first; incompatible nodes are rejected before anything is
+sent. On each remaining node, deploy installs the wheel with the environment's
+own pip, compares every file, loads every op, and rolls back if a step fails or
+the run is interrupted. Deploys are idempotent: nodes that already run the wheel
+are only verified. Torch and its dependencies are never changed.
 
-A node that lacks a requirement of DeepSpeed is refused. With --deps bundle it
-gets the missing packages from the wheelhouse that dsbuild wheel --bundle made,
-without a package index. dsbuild never changes torch and its packages.` + whichDeploy,
-		Example: `  dsbuild deploy inventory.yaml
-  dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
-  dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json`,
+Nodes with missing requirements are rejected unless --deps bundle is given, and
+nodes whose environment is in use unless --in-use is given. An environment that
+several nodes share is updated once.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild ship" builds the wheels first; "dsbuild env deploy" installs complete environments on nodes that have only a Python.`,
+		},
+		Example: `  # Preview, then deploy the wheels in dist/
+  $ dsbuild deploy inventory.yaml --dry-run
+  $ dsbuild deploy inventory.yaml
+
+  # Roll out to 1 node, 10% and the rest; stop after a batch with failures
+  $ dsbuild deploy inventory.yaml --serial 1,10%,100% --report deploy.html
+
+  # Reach the nodes through Slurm, waiting up to 2 hours for busy ones
+  $ dsbuild deploy inventory.yaml --via slurm --slurm-wait 2h`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
@@ -55,20 +63,18 @@ without a package index. dsbuild never changes torch and its packages.` + whichD
 
 // add declares the flags; dsbuild nightly sets the same ones from its file.
 func (f *deployFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.wheel, "wheel", "dist", "`PATH` Wheel, or directory from which each node gets the best match")
+	choiceVar(flags, &f.deps, "deps", deploy.DepsRefuse, []deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle},
+		"Nodes with missing requirements: reject, or install from the wheelhouse")
+	flags.StringVar(&f.bundle, "bundle", "",
+		"`DIR` Wheelhouse for --deps bundle (default: \"wheelhouse\" next to the wheel)")
+	addVerifyFlag(cmd, &f.verify, "Load every op, or only compare files and metadata")
+	flags.BoolVar(&f.force, "force", false, "Reinstall on nodes that already run the wheel")
+	inGroup(cmd, groupWheel, "wheel", "deps", "bundle", "verify", "force")
 	f.nodes.add(cmd)
 	f.change.add(cmd)
 	f.send.add(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&f.wheel, "wheel", "dist",
-		"the wheel `FILE`, or a folder from which each node gets the one that fits it")
-	flags.StringVar(&f.deps, "deps", string(deploy.DepsRefuse),
-		"what to do when requirements are missing on a node: `refuse|bundle` "+
-			"(name them, or install them from the wheelhouse)")
-	flags.StringVar(&f.bundle, "bundle", "",
-		"the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
-	flags.StringVar(&f.verify, "verify", "load",
-		"what to check on each node: `load|files` (every op loads, or files and metadata alone)")
-	flags.BoolVar(&f.force, "force", false, "install also where the node already runs this wheel")
 }
 
 func runDeploy(ctx context.Context, a *app, f deployFlags) error {
@@ -87,18 +93,10 @@ func runDeploy(ctx context.Context, a *app, f deployFlags) error {
 
 // options checks the flags, and reads the inventory and the policy. It reads no wheels: ship builds them.
 func (f deployFlags) options(ctx context.Context, a *app) (opt deploy.Options, err error) {
-	if f.deps == "index" {
-		return opt, usagef("--deps index: pip chose versions on each node for itself; --deps bundle gives all nodes the same")
+	if f.bundle != "" && f.deps != deploy.DepsBundle {
+		return opt, usagef("--bundle requires --deps bundle")
 	}
-	if err := oneOf("deps", f.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle)); err != nil {
-		return opt, err
-	}
-	if f.bundle != "" && f.deps != string(deploy.DepsBundle) {
-		return opt, usagef("--bundle needs --deps bundle")
-	}
-	if opt.Verify, err = verifyLevel(f.verify); err != nil {
-		return opt, err
-	}
+	opt.Verify = f.verify
 	opt.Options, opt.Rules, err = f.change.options(ctx, a, f.nodes, f.send)
 	opt.Force, opt.PipWheel = f.force, deploy.DefaultPip()
 	return opt, err
@@ -110,7 +108,7 @@ func (f deployFlags) optionsWithWheels(ctx context.Context, a *app) (deploy.Opti
 	if err != nil {
 		return opt, err
 	}
-	if opt.Wheels, err = wheel.LoadAll(ctx, f.wheel); err == nil && f.deps == string(deploy.DepsBundle) {
+	if opt.Wheels, err = wheel.LoadAll(ctx, f.wheel); err == nil && f.deps == deploy.DepsBundle {
 		opt.Bundle, err = deploy.LoadBundle(f.bundle, f.wheel)
 	}
 	return opt, err

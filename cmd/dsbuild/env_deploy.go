@@ -9,6 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -20,7 +21,7 @@ type envDeployFlags struct {
 	files  filesFlags
 
 	lock   string
-	verify string
+	verify verify.Level
 	force  bool
 }
 
@@ -53,9 +54,10 @@ Nodes whose current environment is in use are rejected unless --in-use is given.
 	f.send.add(cmd)
 	f.files.add(cmd)
 	addLockFlag(cmd, &f.lock)
-	cmd.Flags().StringVar(&f.verify, "verify", "load",
-		"Load every op, or only compare files: `load|files`")
+	addVerifyFlag(cmd, &f.verify, "Load every op, or only compare files")
+	inGroup(cmd, groupEnv, "verify")
 	cmd.Flags().BoolVar(&f.force, "force", false, "Recreate the environment on nodes that already have it")
+	inGroup(cmd, groupEnv, "force")
 	return cmd
 }
 
@@ -75,9 +77,7 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 
 // options checks the flags, reads the lockfile, the inventory and the policy, and collects the locked files.
 func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Options, err error) {
-	if opt.Verify, err = verifyLevel(f.verify); err != nil {
-		return opt, err
-	}
+	opt.Verify = f.verify
 	if opt.Lock, err = environment.ReadLock(f.lock); err != nil {
 		return opt, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -16,7 +17,7 @@ type envVerifyFlags struct {
 	files filesFlags // without its network: nothing is downloaded
 
 	lock   string
-	verify string
+	verify verify.Level
 }
 
 func newEnvVerifyCommand(a *app) *cobra.Command {
@@ -40,9 +41,10 @@ are in the cache or in --files; nothing is downloaded.`,
 	f.nodes.add(cmd)
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addLockFlag(cmd, &f.lock)
-	cmd.Flags().StringVar(&f.files.dir, "files", "", "Look for locked files in `DIR` first")
-	cmd.Flags().StringVar(&f.verify, "verify", "load",
-		"Load every op, or only compare files: `load|files`")
+	cmd.Flags().StringVar(&f.files.dir, "files", "", "`DIR` Directory to search for locked files before the cache")
+	inGroup(cmd, groupIndex, "files")
+	addVerifyFlag(cmd, &f.verify, "Load every op, or only compare files")
+	inGroup(cmd, groupEnv, "verify")
 	return cmd
 }
 
@@ -61,9 +63,7 @@ func runEnvVerify(ctx context.Context, a *app, f envVerifyFlags) error {
 // options checks the flags, reads the lockfile and the inventory, and finds the locked files in --files and the cache.
 func (f envVerifyFlags) options(ctx context.Context, a *app) (opt envdeploy.Options, err error) {
 	opt.Relay.Off = true // nothing is sent
-	if opt.Verify, err = verifyLevel(f.verify); err != nil {
-		return opt, err
-	}
+	opt.Verify = f.verify
 	if opt.Lock, err = environment.ReadLock(f.lock); err != nil {
 		return opt, err
 	}

@@ -25,14 +25,14 @@ type exitMeaning struct {
 	meaning string
 }
 
-// exitMeanings are all codes, for people.
+// exitMeanings lists all codes for the help and docs/commands.md.
 func exitMeanings() []exitMeaning {
 	return []exitMeaning{
 		{exitOK, "success"},
-		{exitFailed, "the run failed, or lint found a mistake"},
-		{exitUsage, "wrong usage, configuration or inventory, or no toolchain exists"},
-		{exitNodes, "some nodes failed, differ or are not ready"},
-		{exitWheel, "a wheel or package is damaged or not what was asked, or fits no node"},
+		{exitFailed, "failure, or lint findings"},
+		{exitUsage, "invalid usage, configuration or inventory; no matching toolchain"},
+		{exitNodes, "some nodes failed, drifted or are not ready"},
+		{exitWheel, "a wheel or package is corrupt, fails its audit, or fits no node"},
 		{exitInterrupted, "interrupted"},
 	}
 }

@@ -25,44 +25,47 @@ type requestFlags struct {
 
 // add declares the flags for one wheel.
 func (f *requestFlags) add(cmd *cobra.Command) {
-	f.addForNodes(cmd)
 	flags := cmd.Flags()
-	flags.String("torch", "", "torch `VERSION` to build for, X.Y or X.Y.Z (default: the newest that fits)")
-	flags.String("cuda", "", "CUDA `VERSION` that torch is built for, X or X.Y (default: torch's)")
-	flags.String("python", "", "Python `VERSION` to build for, X.Y (default: the base's)")
-	flags.String("target-glibc", "",
-		"glibc `VERSION` of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
-	flags.String("min-driver", "",
-		"NVIDIA driver `VERSION` of the oldest node, such as 550.54: "+
-			"dsbuild chooses a torch for a CUDA that it runs (below 580: CUDA 12)")
+	f.addForNodes(cmd)
 	flags.String("machine", "",
-		"`MACHINE` to build for: x86_64 or aarch64 (default: that of the GPUs, else that of the builder)")
+		"`x86_64|aarch64` CPU architecture (default: the GPUs' or else the builder's)")
+	flags.String("min-driver", "",
+		"`VERSION` Oldest NVIDIA driver on the nodes, such as 550.54; below 580, torch for CUDA 12 is chosen")
+	flags.String("target-glibc", "",
+		"`X.Y` Oldest glibc on the nodes (2.28 or newer); a wheel that requires a newer one is rejected")
+	flags.String("torch", "", "`VERSION` torch to build for, X.Y or X.Y.Z (default: the newest compatible release)")
+	flags.String("cuda", "", "`VERSION` CUDA of that torch, X or X.Y (default: torch's)")
+	flags.String("python", "", "`X.Y` Python to build for (default: the base's)")
 	flags.Lookup("cpu").Usage += " (default: x86-64-v3, or armv8-a for aarch64)"
+	inGroup(cmd, groupTarget, "machine", "min-driver", "target-glibc")
+	inGroup(cmd, groupVersions, "torch", "cuda", "python")
 }
 
 // addForNodes declares those that also have a meaning where nodes decide the rest.
 func (f *requestFlags) addForNodes(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.flags = flags
-	flags.StringArray("arch", nil, "compute capability `ARCH`, repeatable or joined: \"8.0;8.6+PTX\"")
 	flags.StringArray("gpu", nil,
-		"GPU by `NAME`, repeatable or joined: A100, \"RTX 4090\" (default: all, code for every GPU)")
+		"`NAME` GPU to compile for, such as A100 or \"RTX 4090\"; repeatable (default: all supported GPUs)")
+	flags.StringArray("arch", nil, "`ARCH` Compute capability to compile for, such as \"8.0;8.6+PTX\"; repeatable")
 	flags.StringSlice("ops", nil,
-		"operators `OPS` to compile, joined by commas; all: every op that can be compiled; "+
-			"proven: every op of state ran or launched, see dsbuild ops (default "+
-			strings.Join(wheel.DefaultOps(), ",")+")")
+		"`OPS` Ops to compile, separated by commas; all: every op that can be compiled; "+
+			"proven: every op whose state in \"dsbuild ops\" is ran or launched (default: "+
+			strings.Join(wheel.DefaultOps(), ", ")+")")
+	flags.String("cpu", "", "`LEVEL` Lowest CPU level to support: "+
+		"x86-64-v2, x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (aarch64), or native (this machine's)")
 	flags.StringVar(&f.source, "deepspeed", "",
-		"`SOURCE` of DeepSpeed: a release, latest, git+URL@REF, a folder or a source distribution "+
-			"(default: the newest release that this dsbuild knows)")
-	flags.String("cpu", "", "oldest CPU `LEVEL` that must run it: "+
-		"x86-64-v2, -v3 (AVX2), -v4 (AVX-512), armv8-a (aarch64), or native: this machine's")
-	flags.String("base", "",
-		"`BASE`: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
+		"`SOURCE` DeepSpeed release, latest, git+URL@REF, directory or source distribution "+
+			"(default: the newest release in dsbuild's tables)")
 	flags.String("abi", "auto",
-		"ABI of torch that the operators use: `auto|stable|torch` "+
-			"(stable: for every torch from 2.10 on and every Python from 3.10 on; "+
-			"torch: for one minor of torch and one Python; auto: stable if every operator is proven with it, see dsbuild ops)")
-	flags.Bool("keep-debug", false, "keep debug information in the extensions")
+		"`auto|stable|torch` Torch ABI of the ops. stable: torch 2.10 or newer and Python 3.10 or newer; "+
+			"torch: one torch minor version and one Python; auto: stable if every op is proven with it")
+	flags.String("base", "", "`BASE` Base system: image reference, root file system tar or OCI tar "+
+		"(default: a suitable Debian or Ubuntu)")
+	flags.Bool("keep-debug", false, "Keep debug information in the extensions")
+	inGroup(cmd, groupTarget, "gpu", "arch", "ops", "cpu")
+	inGroup(cmd, groupVersions, "deepspeed", "abi")
+	inGroup(cmd, groupSources, "base", "keep-debug")
 }
 
 // request reads the flags that were given.
@@ -106,33 +109,32 @@ type buildFlags struct {
 // add declares the flags.
 func (f *buildFlags) add(cmd *cobra.Command) {
 	f.addBuilder(cmd)
-	cmd.Flags().BoolVar(&f.noCache, "no-cache", false, "compile again: ignore the store and cached objects")
-	cmd.Flags().StringVarP(&f.out, "output", "o", "dist", "`FOLDER` for wheels")
+	cmd.Flags().BoolVar(&f.noCache, "no-cache", false, "Recompile: ignore the wheel cache and cached objects")
+	cmd.Flags().StringVarP(&f.out, "output", "o", "dist", "`DIR` Directory for the wheels")
+	inGroup(cmd, groupBuild, "no-cache")
+	inGroup(cmd, groupOutput, "output")
 }
 
-// addBuilder declares those of commands that choose the folder and the cache themselves. Their values are checked
+// addBuilder declares those of commands that choose the directory and the cache themselves. Their values are checked
 // before the command runs.
 func (f *buildFlags) addBuilder(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.builder, "builder", planner.Auto,
-		"where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; "+
-			"host: on this machine, without root; auto: dagger if there is an engine, else host)")
+	choiceVar(flags, &f.builder, "builder", planner.Auto, []string{planner.Auto, planner.Dagger, planner.Host},
+		"Build in containers of a Dagger engine, or on this machine without root; auto: host if there is no engine")
 	flags.StringVar(&f.engine, "engine", "",
-		"`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF, "+
+		"`ADDRESS` Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF or "+
 			"kube-pod://POD?namespace=NAME")
+	flags.IntVar(&f.jobs, "jobs", 0, "`N` Number of parallel compile jobs (default: the number of cores)")
 	flags.StringVar(&f.sign, "sign", "",
-		"sign the wheels with `KEY`: an SSH private key, or the .pub file of a key in the SSH agent (docs/signing.md)")
-	flags.IntVar(&f.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
+		"`KEY` Sign the wheels with this SSH private key, or with the agent's key for a .pub file (docs/signing.md)")
+	inGroup(cmd, groupBuild, "builder", "engine", "jobs", "sign")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return f.check(cmd.Flags().Changed("jobs")) }
 }
 
 // check checks the values beyond their types.
 func (f buildFlags) check(jobsGiven bool) error {
-	if err := oneOf("builder", f.builder, planner.Auto, planner.Dagger, planner.Host); err != nil {
-		return err
-	}
 	if jobsGiven && f.jobs < 1 {
-		return usagef("--jobs %d: must be 1 or more", f.jobs)
+		return usagef("invalid value \"%d\" for --jobs: want 1 or more", f.jobs)
 	}
 	if f.engine != "" {
 		if err := engine.CheckAddress(f.engine); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// changeFlags are the flags of everything that changes nodes.
+// changeFlags are the flags shared by mutating commands.
 type changeFlags struct {
 	maxFail string
 	serial  string
@@ -28,19 +28,17 @@ type changeFlags struct {
 // add declares the flags; the command has those of nodeFlags.
 func (f *changeFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.maxFail, "max-fail", "",
-		"start no further node after more than `N|P%` nodes have failed "+
-			"(P% applies to all nodes, and to each group of --serial)")
-	flags.StringVar(&f.inUse, "in-use", "refuse",
-		"what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.StringVar(&f.policy, "policy", "",
-		"only wheels that the policy in `FILE` accepts; dsbuild judges them before it asks a node "+
-			"(default: policy of the inventory)")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "probe the nodes and print what would be done")
-	flagsExclude(cmd, "report", "dry-run", "a dry run has no report")
+		"`FILE` Install only wheels that satisfy this signing policy (default: policy in INVENTORY)")
+	flags.StringVar(&f.inUse, "in-use", "refuse", "`MODE` Environments in use: refuse, wait=30m or ignore")
 	flags.StringVar(&f.serial, "serial", "",
-		"change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; "+
-			"a list such as 1,10%,100% begins with a small group")
+		"`N|P%[,...]` Batch size, or a list of batch sizes; stop after a batch with failures")
+	flags.StringVar(&f.maxFail, "max-fail", "",
+		"`N|P%` Stop starting nodes after more than this many failures (P% of all nodes, and of each batch)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "Probe the nodes and print the plan without changes")
+	flagsExclude(cmd, "report", "dry-run", "a dry run has no report")
+	inGroup(cmd, groupWheel, "policy")
+	inGroup(cmd, groupNodes, "in-use", "serial", "max-fail", "dry-run")
 }
 
 // options checks the flags, and reads the inventory and the policy.
@@ -72,7 +70,7 @@ func (f changeFlags) options(
 	return opt, rules, err
 }
 
-// parseMaxFail turns --max-fail into the question that is asked after each failure.
+// parseMaxFail parses --max-fail into a predicate for fleet.Options.
 func parseMaxFail(flag string) (func(failed, of int) bool, error) {
 	if flag == "" {
 		return nil, nil
@@ -80,7 +78,7 @@ func parseMaxFail(flag string) (func(failed, of int) bool, error) {
 	text, percent := strings.CutSuffix(flag, "%")
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || percent && n > 100 {
-		return nil, usagef("--max-fail %s: must be a number of nodes, or a percentage such as 5%%", flag)
+		return nil, usagef("invalid value %q for --max-fail: want a number of nodes, or a percentage such as 5%%", flag)
 	}
 	if percent {
 		return func(failed, of int) bool { return failed*100 > n*of }, nil
@@ -88,7 +86,7 @@ func parseMaxFail(flag string) (func(failed, of int) bool, error) {
 	return func(failed, _ int) bool { return failed > n }, nil
 }
 
-// sendFlags are the flags of everything that sends files to nodes.
+// sendFlags are the flags shared by commands that send files to nodes.
 type sendFlags struct {
 	bwlimit string
 	relay   string
@@ -97,13 +95,13 @@ type sendFlags struct {
 // add declares the flags.
 func (f *sendFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.bwlimit, "bwlimit", "",
-		"send at most `SIZE` per second to all nodes together, and from each node to others: 500KB, 100MB, 1GB")
+		"`RATE` Bytes per second sent to all nodes together, and by each relaying node: 500KB, 100MB, 1GB")
 	cmd.Flags().StringVar(&f.relay, "relay", "auto",
-		"whether nodes pass large files on to each other: `auto|off|FANOUT` "+
-			"(in a chain where that is faster, never, or each to that many)")
+		"`auto|off|N` Relay large files between nodes: when faster, never, or with fan-out N")
+	inGroup(cmd, groupTransfer, "bwlimit", "relay")
 }
 
-// options are the way that files take. Without the flags dsbuild sends none.
+// options returns the bandwidth limit and the relay options. A command without the flags sends no files.
 func (f sendFlags) options() (limit *rate.Limiter, way relay.Options, err error) {
 	if limit, err = parseBandwidth(f.bwlimit); err != nil || f.relay == "" {
 		return limit, relay.Options{Off: true}, err
@@ -124,8 +122,8 @@ func parseBandwidth(flag string) (*rate.Limiter, error) {
 	}
 	n, err := units.FromHumanSize(strings.TrimSuffix(flag, "/s"))
 	if err != nil || n < remote.LimitBurst {
-		return nil, usagef("--bwlimit %s: must be bytes per second such as 500KB, 100MB or 1GB, at least 33KB", flag)
+		return nil, usagef("invalid value %q for --bwlimit: want bytes per second such as 500KB, 100MB or 1GB, at least 33KB", flag)
 	}
-	// Nobody waits longer than a tenth of a second for the next packets.
+	// No transfer waits longer than a tenth of a second for its next packets.
 	return rate.NewLimiter(rate.Limit(n), int(max(n/10, remote.LimitBurst))), nil
 }

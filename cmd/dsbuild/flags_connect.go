@@ -45,21 +45,19 @@ const slurmWait = time.Minute
 // add declares the flags.
 func (f *connectFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.via, "via", viaSSH,
-		"reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc and srun)")
-	flags.StringVar(&f.ssh, "ssh", sshAuto,
-		"SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; "+
-			"auto: dsbuild, and ssh for nodes whose ssh configuration needs it)")
+	choiceVar(flags, &f.via, "via", viaSSH, []string{viaSSH, viaSlurm}, "Reach nodes over SSH, or in a Slurm allocation")
+	choiceVar(flags, &f.ssh, "ssh", sshAuto, []string{sshAuto, string(remote.Native), string(remote.OpenSSH)},
+		"SSH client; auto: openssh where a node's SSH configuration requires it, else native")
 	flags.StringVar(&f.partition, "partition", "",
-		"with --via slurm: request the nodes in this `PARTITION` (default: a partition of each node)")
-	flags.StringVar(&f.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
-	flags.StringVar(&f.qos, "qos", "", "with --via slurm: the job's `QOS`")
-	flags.StringVar(&f.time, "time", "", "with --via slurm: the job's time limit, as Slurm's `TIME`: 30, 2:00:00")
-	flags.DurationVar(&f.wait, "slurm-wait", slurmWait,
-		"with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
+		"`PARTITION` Partition, or several in order of preference (default: a partition of each node)")
+	flags.StringVar(&f.account, "account", "", "`ACCOUNT` Account to charge")
+	flags.StringVar(&f.qos, "qos", "", "`QOS` Quality of service")
+	flags.StringVar(&f.time, "time", "", "`TIME` Time limit: 30, 2:00:00")
+	flags.DurationVar(&f.wait, "slurm-wait", slurmWait, "`DURATION` Maximum wait for busy nodes")
 	flags.StringArrayVar(&f.salloc, "salloc", nil,
-		"with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or "+
-			"--salloc=--gres=gpu:1; repeatable")
+		"`OPTION` Additional salloc option, such as --salloc=--reservation=maint; repeatable")
+	inGroup(cmd, groupConnection, "via", "ssh")
+	inGroup(cmd, groupSlurm, "partition", "account", "qos", "time", "slurm-wait", "salloc")
 }
 
 // check checks the values beyond their types.
@@ -70,7 +68,7 @@ func (f connectFlags) check() error {
 			return usagef("--ssh has no effect with --via slurm")
 		}
 		if f.wait < time.Second {
-			return usagef("--slurm-wait %s: must be 1s or more", f.wait)
+			return usagef("invalid value \"%s\" for --slurm-wait: want 1s or more", f.wait)
 		}
 		for _, option := range f.salloc {
 			if why := sallocRefusal(option); why != "" {
@@ -78,12 +76,6 @@ func (f connectFlags) check() error {
 			}
 		}
 		return nil
-	case viaSSH:
-	default:
-		return oneOf("via", f.via, viaSSH, viaSlurm)
-	}
-	if err := oneOf("ssh", f.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
-		return err
 	}
 	if f.ssh == string(remote.OpenSSH) {
 		if _, err := remote.FindOpenSSH(context.Background()); err != nil {
@@ -95,33 +87,33 @@ func (f connectFlags) check() error {
 		"slurm-wait": f.wait != slurmWait, "salloc": len(f.salloc) > 0,
 	} {
 		if given {
-			return usagef("--%s needs --via slurm", flag)
+			return usagef("--%s requires --via slurm", flag)
 		}
 	}
 	return nil
 }
 
-// sallocRefusal says why an option cannot be passed to salloc; "" if it can.
+// sallocRefusal returns why an option cannot be passed to salloc. It returns "" if it can.
 func sallocRefusal(option string) string {
 	name, _, hasValue := strings.Cut(option, "=")
 	switch {
 	case !strings.HasPrefix(option, "--") || strings.ContainsAny(name, " \t"):
-		return "must be a long option with = before its value: --salloc=--gres=gpu:1"
+		return "want a long option with = before its value: --salloc=--gres=gpu:1"
 	case slices.Contains([]string{"--partition", "--account", "--qos", "--time"}, name) && hasValue:
-		return "say " + option + " to dsbuild"
+		return "use dsbuild's own flag: " + option
 	case slices.Contains([]string{
 		"--nodes", "--nodelist", "--exclude", "--nodefile", "--jobid", "--no-shell", "--immediate", "--kill-command",
 		"--ntasks", "--ntasks-per-node", "--cpus-per-task",
 	}, name):
-		return "dsbuild sets that itself"
+		return "set by dsbuild itself"
 	}
 	return ""
 }
 
-// addDialer gives a fleet its way to the nodes of an inventory.
+// addDialer sets the fleet's dialer.
 func (f connectFlags) addDialer(ctx context.Context, a *app, inv *inventory.Inventory, opt *fleet.Options) error {
 	if f.via != viaSlurm {
-		// As ssh would: a connection that fails for a passing reason is tried again.
+		// As in ssh, transient errors are retried.
 		opt.Asks = a.prompt != nil
 		answers := remote.NewAnswers(a.prompt)
 		askpass, err := os.Executable()
@@ -170,10 +162,12 @@ type forFlags struct {
 // add declares the flags; usage is that of --for.
 func (f *forFlags) add(cmd *cobra.Command, usage string) {
 	var others cobra.Command
+	others.Flags().SortFlags = false
 	addLimitFlag(&others, &f.limit)
 	f.connect.add(&others)
 	cmd.Flags().StringVar(&f.inventory, "for", "", usage)
 	cmd.Flags().AddFlagSet(others.Flags())
+	inGroup(cmd, groupConnection, "for", "limit")
 	others.Flags().VisitAll(func(flag *pflag.Flag) { flagsNeed(cmd, "for", flag.Name) })
 }
 

@@ -20,18 +20,20 @@ type networkFlags pipeline.NetworkOptions
 func (f *networkFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.IndexURL, "index-url", "",
-		"`URL` of the package index to fetch from (default: the variable UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL)")
+		"`URL` Package index (default: UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL)")
 	flags.StringArrayVar(&f.ExtraIndexURLs, "extra-index-url", nil,
-		"`URL` of an additional package index, repeatable (default: UV_INDEX, UV_EXTRA_INDEX_URL and PIP_EXTRA_INDEX_URL)")
-	flags.StringVar(&f.CA, "ca", "", "`FILE` of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+		"`URL` Additional package index; repeatable (default: UV_INDEX, UV_EXTRA_INDEX_URL and PIP_EXTRA_INDEX_URL)")
+	flags.StringVar(&f.CA, "ca", "", "`FILE` Additional CA certificates (default: SSL_CERT_FILE)")
+	inGroup(cmd, groupIndex, "index-url", "extra-index-url", "ca")
 }
 
 // addForBuild also declares --nvcc-deb, for builds.
 func (f *networkFlags) addForBuild(cmd *cobra.Command) {
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.NvccDeb, "nvcc-deb", "",
-		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 "+
-			"(default: from a mirror of Debian)")
+		"`FILE` Debian's nvidia-cuda-toolkit 12.4 package, for device code with CUDA 12 "+
+			"(default: from a Debian mirror)")
+	inGroup(cmd, groupBuild, "nvcc-deb")
 }
 
 // site reads the settings of the network, also those of the environment.
@@ -49,7 +51,8 @@ type filesFlags struct {
 // add declares the flags.
 func (f *filesFlags) add(cmd *cobra.Command) {
 	f.network.add(cmd)
-	cmd.Flags().StringVar(&f.dir, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
+	cmd.Flags().StringVar(&f.dir, "files", "", "`DIR` Directory to search for locked files before the cache and the index")
+	inGroup(cmd, groupIndex, "files")
 }
 
 // collector reads the settings of the network, and returns what finds files for them.
@@ -64,17 +67,18 @@ func (f filesFlags) collector(a *app) (*environment.Collector, pipeline.Network,
 	}, network, f.check()
 }
 
-// check refuses a folder that is not there.
+// check rejects a directory that does not exist.
 func (f filesFlags) check() error {
 	if info, err := os.Stat(f.dir); f.dir != "" && (err != nil || !info.IsDir()) {
-		return usagef("--files %s: it is not a folder", f.dir)
+		return usagef("--files: %s is not a directory", f.dir)
 	}
 	return nil
 }
 
 // addLockFlag declares --lock of a command that reads a lock.
 func addLockFlag(cmd *cobra.Command, lock *string) {
-	cmd.Flags().StringVar(lock, "lock", "environment.lock", "the lock `FILE` of the environment")
+	cmd.Flags().StringVar(lock, "lock", "environment.lock", "`FILE` Lockfile of the environment")
+	inGroup(cmd, groupEnv, "lock")
 }
 
 // lockName is the lock of an environment file: environment.lock of environment.yaml.
@@ -82,7 +86,7 @@ func lockName(file string) string {
 	return strings.TrimSuffix(file, filepath.Ext(file)) + ".lock"
 }
 
-// envCache is dsbuild's folder for the files of environments.
+// envCache is dsbuild's directory for the files of environments.
 func envCache() string { return filepath.Join(xdg.CacheHome, "dsbuild", "env") }
 
 // allFiles lists the files of all sets of a lock.

@@ -20,7 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// nodeFlags are INVENTORY and the flags of all commands that connect to nodes and report on them.
+// nodeFlags are INVENTORY and the flags shared by commands that connect to nodes and report on them.
 type nodeFlags struct {
 	connect connectFlags
 
@@ -39,9 +39,11 @@ func (f *nodeFlags) add(cmd *cobra.Command) {
 	f.addWithoutLogs(cmd)
 	flags := cmd.Flags()
 	flags.DurationVar(&f.timeout, "timeout", 0,
-		"give up a node if sending, installing or verifying takes longer than `DURATION` (default 30m, 15m and 15m)")
+		"`DURATION` Timeout per node for transfer, installation and verification (default 30m, 15m and 15m)")
 	flags.StringVar(&f.logs, "logs", "",
-		"keep the log of every node in `DIR` (default: only of failed nodes, in ~/.local/state/dsbuild/logs)")
+		"`DIR` Keep the log of every node (default: only failed nodes, in ~/.local/state/dsbuild/logs)")
+	inGroup(cmd, groupNodes, "timeout")
+	inGroup(cmd, groupOutput, "logs")
 }
 
 // addWithoutLogs declares them without --logs and --timeout, which checks do not have, or with another meaning.
@@ -49,10 +51,11 @@ func (f *nodeFlags) addWithoutLogs(cmd *cobra.Command) {
 	addLimitFlag(cmd, &f.limit)
 	f.connect.add(cmd)
 	flags := cmd.Flags()
-	flags.IntVar(&f.forks, "forks", 32, "work on `N` nodes at once")
-	flags.StringArrayVar(&f.reports, "report", nil,
-		"also write the report to `FILE`: .json or .html (a page for people); repeatable")
-	flags.BoolVar(&f.json, "json", false, "print one JSON document")
+	flags.IntVar(&f.forks, "forks", 32, "`N` Maximum number of parallel nodes")
+	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
+	flags.StringArrayVar(&f.reports, "report", nil, "`FILE` Also write a report: .json or .html; repeatable")
+	inGroup(cmd, groupNodes, "limit", "forks")
+	inGroup(cmd, groupOutput, "json", "report")
 }
 
 // options checks the flags and reads the inventory.
@@ -83,13 +86,13 @@ func (f nodeFlags) check() error {
 	}
 	switch {
 	case f.forks < 1:
-		return usagef("--forks %d: must be 1 or more", f.forks)
+		return usagef("invalid value \"%d\" for --forks: want 1 or more", f.forks)
 	case f.timeout != 0 && f.timeout < time.Second:
-		return usagef("--timeout %s: must be a duration such as 90s, 5m or 1h", f.timeout)
+		return usagef("invalid value \"%s\" for --timeout: want 1s or more", f.timeout)
 	}
 	for _, r := range f.reports {
 		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
-			return &usageError{err: fmt.Errorf("--report %s: the name must end in .json or .html", r)}
+			return usagef("invalid value %q for --report: want a .json or .html file", r)
 		}
 		if err := checkWritable(r); err != nil {
 			return usagef("--report %s: %w", r, err)
@@ -107,31 +110,31 @@ func (f nodeFlags) check() error {
 	return nil
 }
 
-// checkWritable finds out before any node is touched whether a report can be
-// written; a file that is there stays as it is.
+// checkWritable reports before any node is contacted whether a report cannot be
+// written. It leaves an existing file unchanged.
 func checkWritable(file string) error {
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return errors.New("it is a folder")
+		return errors.New("is a directory")
 	}
 	probe, err := os.CreateTemp(filepath.Dir(file), ".report-*")
 	var private *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("the folder %s does not exist", filepath.Dir(file))
+		return fmt.Errorf("directory %s does not exist", filepath.Dir(file))
 	case errors.As(err, &private): // it has the name of the temporary file
-		return fmt.Errorf("dsbuild cannot write into %s: %w", filepath.Dir(file), private.Err)
+		return fmt.Errorf("cannot write to %s: %w", filepath.Dir(file), private.Err)
 	case err != nil:
 		return err
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// verifyLevel is the value of --verify.
-func verifyLevel(text string) (verify.Level, error) {
-	return verify.Level(text), oneOf("verify", text, string(verify.LevelLoad), string(verify.LevelFiles))
+// addVerifyFlag declares --verify.
+func addVerifyFlag(cmd *cobra.Command, level *verify.Level, usage string) {
+	choiceVar(cmd.Flags(), level, "verify", verify.LevelLoad, []verify.Level{verify.LevelLoad, verify.LevelFiles}, usage)
 }
 
-// localUser returns the user and this machine, for the journals on the nodes.
+// localUser returns the user and the control node, for the journals on the nodes.
 func localUser() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,10 +10,10 @@ import (
 )
 
 // The rules of flags are annotations of a flag, so that the rules of all commands are checked in one
-// place, and refused in the same words.
+// place and reported in the same words.
 const (
 	needsRule    = "dsbuild_needs"    // the flag without which it has no effect
-	excludesRule = "dsbuild_excludes" // a flag that it does not work with, and why
+	excludesRule = "dsbuild_excludes" // a flag that it cannot be used with, and why
 )
 
 // flagsNeed declares flags that have no effect without another one.
@@ -22,7 +23,7 @@ func flagsNeed(cmd *cobra.Command, needed string, names ...string) {
 	}
 }
 
-// flagsExclude declares two flags that do not work together.
+// flagsExclude declares two flags that cannot be used together.
 func flagsExclude(cmd *cobra.Command, first, second, why string) {
 	annotate(cmd, first, excludesRule, second, why)
 }
@@ -33,7 +34,7 @@ func annotate(cmd *cobra.Command, name, rule string, values ...string) {
 	}
 }
 
-// checkFlagRules refuses flags that have no effect, or that contradict each other.
+// checkFlagRules rejects flags that have no effect, or that contradict each other.
 func checkFlagRules(cmd *cobra.Command) error {
 	var wrong []string
 	given := func(name string) bool {
@@ -46,10 +47,10 @@ func checkFlagRules(cmd *cobra.Command) error {
 			if short := cmd.Flags().Lookup(rule[0]).Shorthand; short != "" {
 				needed = "-" + short // as users mostly write it
 			}
-			wrong = append(wrong, "--"+f.Name+" needs "+needed)
+			wrong = append(wrong, "--"+f.Name+" requires "+needed)
 		}
 		if rule := f.Annotations[excludesRule]; len(rule) == 2 && given(f.Name) && given(rule[0]) {
-			wrong = append(wrong, "--"+f.Name+" does not work with --"+rule[0]+": "+rule[1])
+			wrong = append(wrong, "--"+f.Name+" cannot be used with --"+rule[0]+": "+rule[1])
 		}
 	})
 	if len(wrong) == 0 {
@@ -58,9 +59,9 @@ func checkFlagRules(cmd *cobra.Command) error {
 	return usagef("%s", strings.Join(slices.Compact(wrong), "\n"))
 }
 
-// refuseEmptyFlags refuses flags whose value is empty: in --limit "$NODES" a
-// variable that is not set would stand for every node.
-func refuseEmptyFlags(cmd *cobra.Command) error {
+// rejectEmptyFlags rejects flags whose value is empty: in --limit "$NODES", an
+// unset variable would select every node.
+func rejectEmptyFlags(cmd *cobra.Command) error {
 	var empty []string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
@@ -75,6 +76,8 @@ func refuseEmptyFlags(cmd *cobra.Command) error {
 	if len(empty) == 0 {
 		return nil
 	}
-	return usagef("%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out",
-		strings.Join(empty, ", "))
+	return &usageError{
+		err:  fmt.Errorf("%s: empty value", strings.Join(empty, ", ")),
+		hint: "set the shell variable, or omit " + strings.Join(empty, " and "),
+	}
 }

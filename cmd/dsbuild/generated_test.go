@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -105,6 +106,9 @@ func commandsPage() string {
 	b.WriteString("## Variables\n\n" + variables + "\n")
 	b.WriteString("## Files\n\n" + ownFiles() + "\n")
 	root := newRootCommand(&app{})
+	for _, g := range groupedFlags(root) {
+		b.WriteString("## Global flags\n\nEvery command has them; -V is for `dsbuild` alone.\n\n" + flagTable(g))
+	}
 	for _, cmd := range root.Commands() {
 		writeCommand(&b, cmd)
 	}
@@ -162,33 +166,24 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	if cmd.HasExample() {
 		example := outdent(cmd.Example)
 		b.WriteString("<!-- parse: examples of the help; the pages have those that are executed -->\n")
-		for i, line := range strings.Split(example, "\n") {
-			if !strings.Contains(line, "dsbuild ") {
-				fmt.Fprintf(b, "<!-- not run %d: the program of others -->\n", i+1)
+		nth := 0 // among the commands
+		for line := range strings.SplitSeq(example, "\n") {
+			if line == "" || strings.HasPrefix(line, "#") {
+				continue
+			}
+			if nth++; !strings.Contains(line, "dsbuild ") {
+				fmt.Fprintf(b, "<!-- not run %d: the program of others -->\n", nth)
 			}
 		}
 		fmt.Fprintf(b, "```sh\n%s\n```\n\n", example)
 	}
-	var rows strings.Builder
-	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
+	for _, g := range groupedFlags(cmd) {
+		if g.heading != groupGlobal {
+			b.WriteString(flagTable(g))
 		}
-		value, usage := pflag.UnquoteUsage(f)
-		name := "--" + f.Name
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		if value != "" {
-			name += " " + value
-		}
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" && f.DefValue != "0" && f.DefValue != "0s" {
-			usage += fmt.Sprintf(" (default %s)", f.DefValue)
-		}
-		fmt.Fprintf(&rows, "| `%s` | %s |\n", cell(name), strings.ReplaceAll(cell(usage), "<", "&lt;"))
-	})
-	if rows.Len() > 0 {
-		fmt.Fprintf(b, "| flag | |\n|---|---|\n%s\n", &rows)
+	}
+	if text := cmd.Annotations[helpSeeAlso]; text != "" {
+		fmt.Fprintf(b, "See also: %s\n\n", regexp.MustCompile(`"(dsbuild [^"]*)"`).ReplaceAllString(text, "`$1`"))
 	}
 	for _, sub := range cmd.Commands() {
 		if cmd.Name() != "completion" { // a shell each, with much about that shell
@@ -197,11 +192,21 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// outdent takes away the two blanks that cobra's examples begin with.
+// flagTable is a group of flags with its heading.
+func flagTable(g flagGroup) string {
+	var rows strings.Builder
+	for _, f := range g.flags {
+		name, usage := flagHelp(f)
+		fmt.Fprintf(&rows, "| `%s` | %s |\n", cell(name), strings.ReplaceAll(cell(usage), "<", "&lt;"))
+	}
+	return fmt.Sprintf("| %s | |\n|---|---|\n%s\n", g.heading, &rows)
+}
+
+// outdent takes away the two blanks that cobra's examples begin with, and the prompts.
 func outdent(text string) string {
 	lines := strings.Split(strings.Trim(text, "\n"), "\n")
 	for i, line := range lines {
-		lines[i] = strings.TrimPrefix(line, "  ")
+		lines[i] = strings.TrimPrefix(strings.TrimPrefix(line, "  "), "$ ")
 	}
 	return strings.Join(lines, "\n")
 }
@@ -229,7 +234,7 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 func TestHelpFits(t *testing.T) {
 	root := newRootCommand(&app{})
 	for _, name := range []string{"check", "verify", "verify-wheel", "inspect", "ship", "env", "deploy"} {
-		if cmd, _, err := root.Find([]string{name}); err != nil || !strings.Contains(cmd.Long, "\n\nWhich one? ") {
+		if cmd, _, err := root.Find([]string{name}); err != nil || cmd.Annotations[helpSeeAlso] == "" {
 			t.Errorf("%s: nothing tells it from commands with a name like it (%v)", name, err)
 		}
 	}
@@ -237,10 +242,16 @@ func TestHelpFits(t *testing.T) {
 		if cmd.HasParent() && cmd.Parent().Name() == "completion" {
 			continue // the text of cobra
 		}
-		for _, line := range strings.Split(cmd.Long+"\n"+cmd.LocalFlags().FlagUsagesWrapped(helpWidth), "\n") {
+		before, after, _ := strings.Cut(helpText(cmd), cmd.Example)
+		for _, line := range strings.Split(before+after, "\n") {
 			if utf8.RuneCountInString(line) > helpWidth {
 				t.Errorf("%s: wider than %d columns: %s", cmd.CommandPath(), helpWidth, line)
 			}
+		}
+		groups := groupedFlags(cmd)
+		if grouped := slices.ContainsFunc(groups, func(g flagGroup) bool { return g.heading == groupOutput }); grouped &&
+			groups[0].heading == groupOther {
+			t.Errorf("%s: flags without a group: %v", cmd.CommandPath(), flagLines(groups[0].flags))
 		}
 	}
 }

@@ -30,7 +30,10 @@ For each compiled extension, inspect lists the GPU architectures of its device
 code (SASS and PTX), the CPU level of its instructions, the glibc and libstdc++
 symbol versions it requires, and the libraries it loads. CPU is the level that
 the CPU must have; "up to" is the highest level in an extension that selects
-code for the CPU at run time.` + whichCheck,
+code for the CPU at run time.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild verify-wheel" checks a wheel against its own metadata.`,
+		},
 		Example: `  dsbuild inspect dist
   dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
 		Args: cobra.ExactArgs(1),

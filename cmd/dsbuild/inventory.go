@@ -19,10 +19,10 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// addLimitFlag gives a command --limit, for app.loadInventory.
+// addLimitFlag declares --limit, for app.loadInventory.
 func addLimitFlag(cmd *cobra.Command, limit *string) {
 	cmd.Flags().StringVar(limit, "limit", "",
-		"only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
+		"`NODES` Only these names, ranges, groups or globs, separated by commas; !NAME excludes")
 }
 
 // loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's

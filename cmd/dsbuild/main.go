@@ -64,13 +64,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return exitCode(ctx, err)
 }
 
-// executeCommand runs the command that args name. Whatever cobra refuses before the
+// executeCommand runs the command that args name. Whatever cobra rejects before the
 // command itself starts (flags, arguments, unknown commands) is wrong usage.
 func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
 	started := false
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		started = true
-		if err := refuseEmptyFlags(cmd); err != nil {
+		if err := rejectEmptyFlags(cmd); err != nil {
 			return err
 		}
 		return checkFlagRules(cmd)

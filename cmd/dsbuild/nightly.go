@@ -134,9 +134,10 @@ func nightlyDeploy(
 		if err := cmd.Flags().Set(name, text); err != nil {
 			var invalid *pflag.InvalidValueError
 			if errors.As(err, &invalid) {
-				err = invalidValue(invalid)
+				why, _ := wantedValue(invalid.GetFlag(), invalid.Unwrap())
+				err = fmt.Errorf("invalid value %q for %s: %s", invalid.GetValue(), name, why)
 			}
-			return nil, usagef("deploy: %s", strings.TrimPrefix(err.Error(), "--"))
+			return nil, usagef("deploy: %w", err)
 		}
 	}
 	f.nodes.inventory = d.Inventory

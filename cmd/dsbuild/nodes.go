@@ -24,30 +24,31 @@ func newNodesCommand(a *app) *cobra.Command {
 	var f nodesFlags
 	cmd := &cobra.Command{
 		Use:   "nodes INVENTORY",
-		Short: "List the nodes of an inventory, or write a hostfile",
-		Long: `List the nodes of an inventory, each with its address, user and other settings
-of its connection. dsbuild contacts no node.
+		Short: "List the nodes of an inventory",
+		Long: `List the nodes of an inventory with their connection settings. No node is
+contacted.
 
-INVENTORY is, for this command and all others, a file, - for standard input, a
-Slurm node expression such as gpu[01-16],cpu1, or a Slurm partition as
-slurm:NAME (slurm: is the default partition). A file is dsbuild's own YAML, a
-DeepSpeed hostfile, a list of hosts, an Ansible inventory, or the output of
-ansible-inventory --list. The format is detected from the content. dsbuild reads
-Ansible's inventories with ansible-inventory.
+INVENTORY is, for every command, a file, "-" for standard input, a Slurm node
+expression such as gpu[01-16],cpu1, or a Slurm partition as slurm:NAME (slurm:
+is the default partition). A file is dsbuild YAML, a DeepSpeed hostfile, a list
+of hosts, an Ansible inventory, or the output of ansible-inventory --list; its
+format is detected. Ansible inventories are read with ansible-inventory.`,
+		Example: `  # List some nodes
+  $ dsbuild nodes inventory.yaml
+  $ dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
 
-With --to hostfile dsbuild writes a hostfile for DeepSpeed, which holds only
-addresses and slots.`,
-		Example: `  dsbuild nodes inventory.yaml
-  dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
-  dsbuild nodes hosts.ini --to hostfile > hostfile
-  dsbuild nodes slurm:gpu`,
+  # Convert an Ansible inventory to a DeepSpeed hostfile
+  $ dsbuild nodes hosts.ini --to hostfile > hostfile
+
+  # List the nodes of a Slurm partition
+  $ dsbuild nodes slurm:gpu`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runNodes(cmd.Context(), a, args[0], f) },
 	}
 	addLimitFlag(cmd, &f.limit)
-	cmd.Flags().StringVar(&f.to, "to", "", "write the inventory in a `FORMAT`: hostfile")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON document")
-	flagsExclude(cmd, "json", "to", "both decide the format")
+	cmd.Flags().StringVar(&f.to, "to", "", "`FORMAT` Write the inventory in this format: hostfile (addresses and slots only)")
+	cmd.Flags().BoolVar(&f.json, "json", false, "Print one JSON document")
+	flagsExclude(cmd, "json", "to", "both set the output format")
 	return cmd
 }
 
@@ -85,7 +86,7 @@ func printHostfile(a *app, inv *inventory.Inventory) error {
 	if err != nil {
 		return err
 	}
-	a.reporter.Note("a hostfile holds addresses and slots: no other setting of the inventory is in it")
+	a.reporter.Note("a hostfile holds only addresses and slots; other inventory settings are omitted")
 	_, err = io.WriteString(a.stdout, text)
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
@@ -13,25 +14,14 @@ import (
 // newRootCommand assembles the command tree.
 func newRootCommand(a *app) *cobra.Command {
 	var version bool
-	exits := lists.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
 	root := &cobra.Command{
 		Use:   "dsbuild",
-		Short: "Build DeepSpeed wheels with compiled operators and deploy them to GPU nodes",
-		Long: `dsbuild builds the right DeepSpeed wheel once, in a clean container or on this
-machine, proves what is inside it, puts it on every node, and proves that every
-node runs the same.
-
-INVENTORY is dsbuild's own YAML, a hostfile, an Ansible inventory, - for
-standard input, nodes such as gpu[01-16], or slurm:PARTITION: see 'dsbuild nodes
---help'.
-
-Results go to standard output, progress and messages to standard error.
-
-Exit codes:
-` + strings.Join(exits, "\n"),
-		Example: `  dsbuild ship inventory.yaml
-  dsbuild wheel
-  dsbuild deploy inventory.yaml`,
+		Short: "Build DeepSpeed wheels with precompiled ops and deploy them to GPU clusters",
+		Example: `  $ dsbuild wheel                            # one wheel for all supported GPUs
+  $ dsbuild deploy inventory.yaml            # install it on every node
+  $ dsbuild verify inventory.yaml            # check for drift
+  $ dsbuild ship inventory.yaml --dry-run    # preview build and deploy`,
+		Annotations:   map[string]string{helpNotes: rootNotes()},
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -46,7 +36,12 @@ Exit codes:
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.Flags().BoolVar(&version, "version", false, "version for dsbuild")
+	root.Flags().BoolVarP(&version, "version", "V", false, "Print the version")
+	root.PersistentFlags().BoolP("help", "h", false, "Show help")
+	for _, f := range []*pflag.Flag{root.Flags().Lookup("version"), root.PersistentFlags().Lookup("help")} {
+		f.Annotations = map[string][]string{groupRule: {groupGlobal}}
+	}
+	cobra.EnableCommandSorting = false // the order of commandGroups is that of the work
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, cmd := range group.commands {
@@ -60,12 +55,17 @@ Exit codes:
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	completeWithoutPackage(root, a.stdout)
-	wrapped := fmt.Sprint("FlagUsagesWrapped ", helpWidth)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", wrapped))
+	installHelp(root)
 	for _, cmd := range allCommands(root) {
 		completeValues(cmd)
+		cmd.Flags().SortFlags = false
+		switch {
+		case cmd.Name() == "completion":
+			cmd.Short = "Generate a shell completion script"
+		}
 		switch {
 		case cmd.Name() == "help":
+			cmd.Short = "Show help for a command"
 			cmd.Args = func(_ *cobra.Command, args []string) error { // cobra by itself prints a line and succeeds
 				_, rest, err := root.Find(args)
 				if err == nil && len(rest) > 0 {
@@ -93,7 +93,11 @@ type commandGroup struct {
 // commandGroups lists all commands. A new command is one more line here.
 func commandGroups(a *app) []commandGroup {
 	return []commandGroup{
-		{"Build", []*cobra.Command{
+		{"Getting started", []*cobra.Command{
+			newShipCommand(a),
+			newStartCommand(a),
+		}},
+		{"Wheels", []*cobra.Command{
 			newWheelCommand(a),
 			newInspectCommand(a),
 			newVerifyWheelCommand(a),
@@ -101,10 +105,8 @@ func commandGroups(a *app) []commandGroup {
 			newSignCommand(a),
 			newIndexCommand(a),
 		}},
-		{"Fleet", []*cobra.Command{
-			newStartCommand(a),
+		{"Cluster", []*cobra.Command{
 			newNodesCommand(a),
-			newShipCommand(a),
 			newDeployCommand(a),
 			newVerifyCommand(a),
 			newRollbackCommand(a),
@@ -127,15 +129,15 @@ func commandGroups(a *app) []commandGroup {
 // helpWidth is the width of the help, in columns.
 const helpWidth = 80
 
-// The paragraphs that tell commands apart whose names are alike.
-const (
-	whichCheck = `
+// rootNotes is what dsbuild --help explains besides commands and flags.
+func rootNotes() string {
+	exits := lists.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
+	return `INVENTORY is a file (dsbuild YAML, DeepSpeed hostfile or Ansible inventory), "-"
+for standard input, a node list such as gpu[01-16], or slurm:PARTITION. See
+"dsbuild nodes --help".
 
-Which one? check: are the nodes ready for a job. verify: do the nodes run the
-same. verify-wheel: does the file of a wheel match its metadata. inspect: the
-content of any wheel.`
-	whichDeploy = `
+Results are written to standard output, progress and messages to standard error.
 
-Which one? deploy installs wheels that exist. ship first builds those that the
-nodes need. env gives bare nodes a whole environment, torch included.`
-)
+Exit codes:
+` + strings.Join(exits, "\n")
+}

@@ -34,31 +34,41 @@ func newShipCommand(a *app) *cobra.Command {
 	var f shipFlags
 	cmd := &cobra.Command{
 		Use:   "ship INVENTORY",
-		Short: "Build the wheels that the nodes need, install and verify them",
-		Long: `Probe the nodes of an inventory, build the fewest wheels that serve them all,
-install on each node the wheel that fits it, and check that every node runs its
-wheel. A second run without changes needs no engine and takes seconds.
+		Short: "Build the wheels a cluster needs and deploy them",
+		Long: `Build the wheels that the nodes of an inventory need, and deploy them.
 
-The nodes decide the targets of the wheels: Python, torch, GPUs and CPU. Nodes
-with torch 2.10 or newer share one wheel for each major of CUDA, with code for
-every GPU; nodes with an older torch share one for their Python and their minor
-of torch. dsbuild shows the plan and its reasons before it builds anything. A
-node whose torch has no CUDA gets the operators without device code. With --gpu
-or --arch the wheels have code for these and for the GPUs of the nodes only.
-Where the wheel lacks operators that the DeepSpeed of a node has, the node is
-left out, unless --allow-op-removal is given. If a wheel fails, its nodes stay
-unchanged.
+All nodes are probed first. Their Python, torch, GPUs and CPU decide the targets
+of the wheels: nodes with torch 2.10 or newer share one wheel for each CUDA
+major version, with code for every supported GPU; nodes with an older torch
+share one for each Python and torch minor version. The plan is printed with its
+reasons before anything is built. Wheels in the cache are not rebuilt, so a
+second run takes seconds.
 
-Nodes are changed as by dsbuild deploy; dsbuild rollback restores them. With
---env the nodes need neither torch nor pip: dsbuild builds the DeepSpeed that
-the environment file describes for them, locks the environment with that wheel,
-and deploys it as dsbuild env deploy does.` + whichDeploy,
-		Example: `  dsbuild ship inventory.yaml --dry-run
-  dsbuild ship inventory.yaml
-  dsbuild ship inventory.yaml --arch 9.0 --ops cpu_adam,utils,fused_adam
-  dsbuild ship inventory.yaml --ops all --limit a100 --report ship.json
-  dsbuild ship inventory.yaml --env environment.yaml
-  dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
+Nodes are then updated as by dsbuild deploy, and dsbuild rollback restores them.
+If a build fails, its nodes stay unchanged. Nodes whose DeepSpeed has ops that
+the new wheel lacks are rejected unless --allow-op-removal is given.
+
+With --env the nodes need neither torch nor pip: the DeepSpeed described in the
+environment file is built, locked with the environment, and deployed as by
+dsbuild env deploy.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild deploy" installs existing wheels; "dsbuild env deploy" installs complete environments on nodes that have only a Python.`,
+		},
+		Example: `  # Preview, then build and deploy
+  $ dsbuild ship inventory.yaml --dry-run
+  $ dsbuild ship inventory.yaml
+
+  # Compile every op, for a group of nodes, and write a report
+  $ dsbuild ship inventory.yaml --ops all --limit a100 --report ship.json
+
+  # Choose ops and GPU architectures
+  $ dsbuild ship inventory.yaml --arch 9.0 --ops cpu_adam,utils,fused_adam
+
+  # Deploy a complete environment
+  $ dsbuild ship inventory.yaml --env environment.yaml
+
+  # Build DeepSpeed from a Git branch
+  $ dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.deploy.nodes.command, f.deploy.nodes.inventory = cmd.CommandPath(), args[0]
@@ -73,20 +83,20 @@ and deploys it as dsbuild env deploy does.` + whichDeploy,
 	f.deploy.change.add(cmd)
 	f.deploy.send.add(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
-	flags.StringVar(&f.deploy.deps, "deps", string(deploy.DepsRefuse),
-		"what to do when requirements are missing on a node: `refuse|bundle` "+
-			"(name them, or collect and copy them)")
-	flags.StringVar(&f.deploy.verify, "verify", "load",
-		"what to check on each node: `load|files` (every op loads, or files and metadata alone); "+
-			"without this flag, files on a node that already runs its wheel")
-	flags.StringVar(&f.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
-	flags.StringVar(&f.lock, "lock", "",
-		"the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
-	flags.BoolVar(&f.deploy.force, "force", false, "install also where the node already runs its wheel")
+	flags.Lookup("cpu").Usage += " (default: x86-64-v3, or the oldest node's)"
+	choiceVar(flags, &f.deploy.deps, "deps", deploy.DepsRefuse, []deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle},
+		"Nodes with missing requirements: reject, or collect and install them")
+	addVerifyFlag(cmd, &f.deploy.verify,
+		"Load every op, or only compare files and metadata; if not set, files on nodes that already run their wheel")
+	flags.BoolVar(&f.deploy.force, "force", false, "Reinstall on nodes that already run their wheel")
 	flags.BoolVar(&f.allowOpRemoval, "allow-op-removal", false,
-		"install also where the wheel lacks operators that the DeepSpeed of the node has")
-	flags.BoolVar(&f.verbose, "verbose", false, "with --dry-run: print the targets of each wheel, and all reasons")
+		"Also install on nodes whose DeepSpeed has ops that the wheel lacks")
+	flags.StringVar(&f.env, "env", "", "`FILE` Deploy this complete environment and the DeepSpeed it describes")
+	flags.StringVar(&f.lock, "lock", "",
+		"`FILE` Lockfile to write with --env (default: the environment file's name with .lock)")
+	flags.BoolVar(&f.verbose, "verbose", false, "With --dry-run: print the targets of each wheel, and all reasons")
+	inGroup(cmd, groupWheel, "deps", "verify", "force", "allow-op-removal", "env", "lock")
+	inGroup(cmd, groupOutput, "verbose")
 	flagsNeed(cmd, "env", "lock")
 	flagsNeed(cmd, "dry-run", "verbose")
 	return cmd
@@ -117,7 +127,7 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 	}
 	defer tools.Close()
 	opt.AllowOpRemoval = f.allowOpRemoval
-	if f.deploy.deps == string(deploy.DepsBundle) {
+	if f.deploy.deps == deploy.DepsBundle {
 		opt.Bundle = tools.runner.BundleFor
 	}
 	if !f.verifyGiven {

@@ -20,7 +20,7 @@ import (
 // runShipEnv builds the DeepSpeed of an environment for the nodes, locks the environment with it
 // and deploys it. A step that finds its result there already takes it.
 func runShipEnv(ctx context.Context, a *app, f shipFlags, network pipeline.Network, request wheel.Request) error {
-	if f.deploy.deps != "refuse" {
+	if f.deploy.deps != deploy.DepsRefuse {
 		return usagef("--deps and --env exclude each other: an environment has all its packages")
 	}
 	spec, err := environment.Read(f.env, a.stdin)

@@ -34,11 +34,11 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 		name := unknown.GetSpecifiedName()
 		wrong.hint = meantFlag(cmd, name, args)
 	case errors.As(err, &invalid):
-		wrong.err = invalidValue(invalid)
+		return invalidValue(invalid)
 	case cmd.Name() == "help":
 		wrong.hint = meantCommand(cmd.Root(), strings.Join(cmd.Flags().Args(), " "))
 	case cmd.ValidateArgs(cmd.Flags().Args()) != nil:
-		wrong.err = wrongArguments(cmd, cmd.Flags().Args())
+		return wrongArguments(cmd, cmd.Flags().Args())
 	}
 	return wrong
 }
@@ -48,21 +48,36 @@ func (f nodeFlags) nameInventory(hint string) string {
 	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(f.inventory, remote.Quote(f.inventory)))
 }
 
-// meantCommand names the command that a word may stand for: a slip of the keyboard, or a command of another group.
+// meantCommand suggests a command for a word: one with a similar name, one of another group, or one that does what
+// the word means in another tool (SuggestFor).
 func meantCommand(group *cobra.Command, word string) string {
 	names := lists.Map(group.Commands(), (*cobra.Command).Name)
 	if meant := lineerr.Nearest(word, names); meant != "" {
 		return "did you mean '" + group.CommandPath() + " " + meant + "'?"
 	}
+	switch word {
+	case "logs", "log":
+		return "read the logs in ~/.local/state/dsbuild/logs, or in the directory of --logs"
+	case "plan", "preview":
+		return "did you mean 'dsbuild ship --dry-run'?"
+	}
+	var meant []string
 	for _, other := range allCommands(group.Root()) {
+		path := "'" + other.CommandPath() + "'"
 		if other != group && other.Name() == word {
-			return "did you mean '" + other.CommandPath() + "'?"
+			return "did you mean " + path + "?"
+		}
+		if slices.Contains(other.SuggestFor, word) {
+			meant = append(meant, path)
 		}
 	}
-	return ""
+	if len(meant) == 0 {
+		return ""
+	}
+	return "did you mean " + orList(meant) + "?"
 }
 
-// meantFlag names the flag that an unknown one may stand for. args are those of dsbuild.
+// meantFlag suggests a flag for an unknown one. args is dsbuild's command line.
 func meantFlag(cmd *cobra.Command, name string, args []string) string {
 	program := slices.IndexFunc(args, func(word string) bool { return strings.HasSuffix(word, ".py") })
 	if program >= 0 && strings.HasSuffix(cmd.Use, programUse) && !slices.Contains(args[:program], "--") {
@@ -86,12 +101,12 @@ func meantFlag(cmd *cobra.Command, name string, args []string) string {
 		case at >= 0 && at+1 < len(args) && !strings.HasPrefix(args[at+1], "-"):
 			option += "=" + args[at+1]
 		}
-		return "--sbatch=" + remote.Quote(option) + " passes an option of sbatch on"
+		return "pass other sbatch options as --sbatch=" + remote.Quote(option)
 	}
 	return ""
 }
 
-// allCommands are all commands below one, those of its own first.
+// allCommands returns cmd's descendants, children first.
 func allCommands(cmd *cobra.Command) []*cobra.Command {
 	all := slices.Clone(cmd.Commands())
 	for _, sub := range cmd.Commands() {
@@ -100,23 +115,35 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// invalidValue describes the values that a flag takes.
-func invalidValue(invalid *pflag.InvalidValueError) error {
-	f, why := invalid.GetFlag(), invalid.Unwrap()
-	var number *strconv.NumError
+// invalidValue reports a value that a flag's type rejects.
+func invalidValue(invalid *pflag.InvalidValueError) *usageError {
+	why, hint := wantedValue(invalid.GetFlag(), invalid.Unwrap())
+	return &usageError{
+		err:  fmt.Errorf("invalid value %q for --%s: %s", invalid.GetValue(), invalid.GetFlag().Name, why),
+		hint: hint,
+	}
+}
+
+// wantedValue words the error of a flag's Set: what the flag requires, and the value that may be meant.
+func wantedValue(f *pflag.Flag, err error) (why, hint string) {
 	kinds := map[string]string{
 		"int": "a whole number", "bool": "true or false", "duration": "a duration such as 90s, 5m or 1h",
 	}
-	if errors.As(invalid, &number) && errors.Is(number.Err, strconv.ErrRange) {
-		why = errors.New("the number is too large")
-	} else if kind := kinds[f.Value.Type()]; kind != "" {
-		why = errors.New("must be " + kind)
+	var number *strconv.NumError
+	var choice *choiceError
+	switch kind := kinds[f.Value.Type()]; {
+	case errors.As(err, &choice):
+		hint = choice.hint
+	case errors.As(err, &number) && errors.Is(number.Err, strconv.ErrRange):
+		return "number too large", ""
+	case kind != "":
+		return "want " + kind, ""
 	}
-	return fmt.Errorf("--%s %q: %w", f.Name, invalid.GetValue(), why)
+	return err.Error(), hint
 }
 
-// wrongArguments says which argument is missing, or too many, by the line of a command's use.
-func wrongArguments(cmd *cobra.Command, args []string) error {
+// wrongArguments reports a missing or an unexpected argument, by the command's Use line.
+func wrongArguments(cmd *cobra.Command, args []string) *usageError {
 	var names []string // of arguments; those in brackets are optional
 	for _, word := range strings.Fields(cmd.Use)[1:] {
 		if strings.HasPrefix(word, "-") {
@@ -124,24 +151,23 @@ func wrongArguments(cmd *cobra.Command, args []string) error {
 		}
 		names = append(names, strings.TrimSuffix(word, "..."))
 	}
-	switch {
-	case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
-		return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine())
-	case len(names) == 0:
-		quotes := ""
-		if cmd.Flags().Lookup("gpu") != nil {
-			quotes = "; a value with spaces needs quotes, such as --gpu \"RTX 4090\""
-		}
-		return fmt.Errorf("%q: %s takes no arguments%s", args[0], cmd.CommandPath(), quotes)
+	wrong := &usageError{}
+	if len(args) < len(names) && !strings.HasPrefix(names[len(args)], "[") {
+		wrong.err = fmt.Errorf("missing argument %s; usage: %s", names[len(args)], cmd.UseLine())
+		return wrong
 	}
-	return fmt.Errorf("%q: one argument too many: %s", args[min(len(names), len(args)-1)], cmd.UseLine())
+	wrong.err = fmt.Errorf("unexpected argument %q; usage: %s", args[min(len(names), len(args)-1)], cmd.UseLine())
+	if len(names) == 0 && cmd.Flags().Lookup("gpu") != nil {
+		wrong.hint = `quote a value with spaces, such as --gpu "RTX 4090"`
+	}
+	return wrong
 }
 
-// oneOf refuses a value that a flag does not have.
+// oneOf rejects a value that is not in a flag's list.
 func oneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
-	err := fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", "))
+	err := fmt.Errorf("invalid value %q for --%s: want %s", value, flag, orList(known))
 	return &usageError{err: err, hint: lineerr.DidYouMean(value, known)}
 }

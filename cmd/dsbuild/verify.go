@@ -14,11 +14,11 @@ type verifyFlags struct {
 	nodes nodeFlags
 
 	wheel  string
-	verify string
+	verify verify.Level
 }
 
 // verifyTimeoutUsage is the help of --timeout of a command that sends and installs nothing.
-const verifyTimeoutUsage = "Timeout per node, as `DURATION` (default 15m)"
+const verifyTimeoutUsage = "`DURATION` Timeout per node (default 15m)"
 
 func newVerifyCommand(a *app) *cobra.Command {
 	var f verifyFlags
@@ -35,7 +35,10 @@ nodes; then every op is loaded. Different drivers, glibc versions, CPUs and GPUs
 are listed but allowed.
 
 With --wheel, each node must run the given wheel or, from a directory, its best
-match. Use it if the nodes need different wheels, such as for two Pythons.` + whichCheck,
+match. Use it if the nodes need different wheels, such as for two Pythons.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild check" tests whether the nodes are ready for a job; "dsbuild verify-wheel" checks wheel files.`,
+		},
 		Example: `  dsbuild verify inventory.yaml
   dsbuild verify inventory.yaml --wheel dist --verify files --json`,
 		Args: cobra.ExactArgs(1),
@@ -48,8 +51,8 @@ match. Use it if the nodes need different wheels, such as for two Pythons.` + wh
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	cmd.Flags().StringVar(&f.wheel, "wheel", "",
 		"Expected wheel `PATH`, or a directory with one for each node (default: what most nodes run)")
-	cmd.Flags().StringVar(&f.verify, "verify", "load",
-		"Load every op, or only compare files and metadata: `load|files`")
+	addVerifyFlag(cmd, &f.verify, "Load every op, or only compare files and metadata")
+	inGroup(cmd, groupWheel, "wheel", "verify")
 	return cmd
 }
 
@@ -67,9 +70,7 @@ func runVerify(ctx context.Context, a *app, f verifyFlags) error {
 
 // options checks the flags, and reads the inventory and the wheels.
 func (f verifyFlags) options(ctx context.Context, a *app) (opt verify.Options, err error) {
-	if opt.Level, err = verifyLevel(f.verify); err != nil {
-		return opt, err
-	}
+	opt.Level = f.verify
 	if opt.Options, _, err = f.nodes.options(ctx, a); err == nil && f.wheel != "" {
 		opt.Wheels, err = wheel.LoadAll(ctx, f.wheel)
 	}

@@ -28,7 +28,10 @@ architectures, CPU level), and the sidecar files (SHA256SUMS, manifest,
 provenance attestation) must match the wheel.
 
 With --policy, each wheel must also satisfy the signing policy, as in a deploy.
-If anything does not match, all differences are listed and the exit code is 4.` + whichCheck,
+If anything does not match, all differences are listed and the exit code is 4.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild inspect" shows the contents of any wheel; "dsbuild verify" checks what the nodes run.`,
+		},
 		Example: `  dsbuild verify-wheel dist
   dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
 		Args: cobra.MinimumNArgs(1),

@@ -36,49 +36,63 @@ func newWheelCommand(a *app) *cobra.Command {
 	var f wheelFlags
 	cmd := &cobra.Command{
 		Use:   "wheel",
-		Short: "Build a DeepSpeed wheel with its operators compiled",
-		Long: `wheel builds DeepSpeed with the given operators compiled, in a clean container
-on a Dagger engine or on this machine. Then it opens the wheel again and
-compares it with the request, installs it in a fresh environment and loads every
-operator. It writes the wheel, its manifest and SHA256SUMS to -o.
+		Short: "Build a DeepSpeed wheel with its ops compiled",
+		Long: `Build a DeepSpeed wheel with its ops compiled, in a clean container on a Dagger
+engine or on this machine.
 
-The wheel has code for every GPU, and it works under torch 2.10 and newer and
-every Python from 3.10 on. For fewer GPUs, and a smaller wheel, name them
-(--gpu A100, --gpu "RTX 4090") or their compute capability, as dsbuild gpus
-lists them. dsbuild ops lists the operators. An older torch, or an operator that
-is not proven with torch's stable ABI, gets a wheel for one minor of torch and
-one Python; the plan says so (--abi). dsbuild chooses the rest so that all parts
-fit together: --gpu V100 takes the newest torch and CUDA that still support a
-V100. A GPU that is sold with an Arm CPU (GH200, DGX Spark) gets a wheel for
-aarch64.
+By default the wheel has code for every supported GPU, and works with torch 2.10
+or newer and Python 3.10 or newer. --gpu and --arch make a smaller wheel. An
+older torch, or an op that is not proven with torch's stable ABI, gets a wheel
+for one torch minor version and one Python (--abi). Everything else is chosen to
+be compatible: --gpu V100 selects the newest torch and CUDA that still support a
+V100, and --gpu GH200 builds for aarch64.
 
-With --for it asks the nodes of an inventory instead, and builds the fewest
-wheels that serve them all; dsbuild ship also installs them.`,
-		Example: `  dsbuild wheel
-  dsbuild wheel --gpu A100
-  dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
-  dsbuild wheel --gpu V100 --dry-run
-  dsbuild wheel --gpu GH200 --gpu A100
-  dsbuild wheel --for inventory.yaml
-  dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
+The finished wheel is compared with the request and installed in a fresh
+environment, where every op is loaded. The wheel, its manifest and SHA256SUMS
+are written to the --output directory.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild ship" builds the wheels that nodes need and deploys them; "dsbuild gpus" and "dsbuild ops" ` +
+				`list the values of --gpu, --arch and --ops.`,
+		},
+		Example: `  # One wheel for all supported GPUs
+  $ dsbuild wheel
+
+  # A smaller wheel, and one with chosen architectures and ops
+  $ dsbuild wheel --gpu A100
+  $ dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
+
+  # Show what would be built for an older GPU
+  $ dsbuild wheel --gpu V100 --dry-run
+
+  # Two wheels: x86_64 for the A100, aarch64 for the GH200
+  $ dsbuild wheel --gpu GH200 --gpu A100
+
+  # The wheels that the nodes of an inventory need
+  $ dsbuild wheel --for inventory.yaml
+
+  # Build DeepSpeed from a Git branch
+  $ dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runWheel(cmd.Context(), a, f) },
 	}
 	f.request.add(cmd)
 	f.build.add(cmd)
 	f.network.addForBuild(cmd)
-	f.nodes.add(cmd, "build the fewest wheels that serve all nodes of this `INVENTORY`")
+	f.nodes.add(cmd, "`INVENTORY` Build the fewest wheels that serve all nodes")
 	flags := cmd.Flags()
-	flags.StringVar(&f.env, "env", "", "build for the environment of this `PYTHON`; dsbuild does not change it")
+	flags.StringVar(&f.env, "env", "", "`PYTHON` Build for the environment of this interpreter, which stays unchanged")
 	flags.StringArrayVar(&f.with, "with", nil,
-		"`COMPANION` to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
+		"`PACKAGE` Extra wheel to build in the same environment: NAME==VERSION, NAME@git+URL@REF or NAME@PATH; repeatable")
 	flags.BoolVar(&f.bundle, "bundle", false,
-		"also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "print the plan and stop")
-	flags.BoolVar(&f.verbose, "verbose", false, "with --dry-run: print every step, variable and package of the plan")
+		"Also collect the requirements of DeepSpeed and the extra wheels, without torch, in a wheelhouse")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "Print the plan without building")
+	flags.BoolVar(&f.verbose, "verbose", false, "With --dry-run: print every step, variable and package of the plan")
+	inGroup(cmd, groupSources, "env", "with", "bundle")
+	inGroup(cmd, groupBuild, "dry-run")
 	flagsNeed(cmd, "dry-run", "verbose")
-	flags.BoolVar(&f.json, "json", false, "print one JSON document on stdout")
-	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
+	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
+	inGroup(cmd, groupOutput, "json", "verbose")
+	flagsExclude(cmd, "env", "for", "the nodes' environments decide")
 	return cmd
 }
 
