@@ -148,7 +148,7 @@ func TestStepsHaveLimits(t *testing.T) {
 		return ctx.Err()
 	}}
 	f.ConnectAndRun(t.Context(), "testing", []fleet.Task{{Node: f.Nodes[0], Steps: []fleet.Step{wait}}}, nil)
-	if r := f.Nodes[0].Report(); r.Error != "not done within 0.1s" || r.Hint != "look at the disk" {
+	if r := f.Nodes[0].Report(); r.Error != "timed out after 0.1s" || r.Hint != "look at the disk" {
 		t.Errorf("%+v", r)
 	}
 	for _, c := range []struct{ timeout, usual, want time.Duration }{

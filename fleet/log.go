@@ -61,7 +61,7 @@ func newLogFolder(opt Options, run string) *logFolder {
 		return err
 	})
 	var once sync.Once
-	b.told = func(err error) { once.Do(func() { opt.Reporter.Warn("logs of nodes: %v", err) }) }
+	b.told = func(err error) { once.Do(func() { opt.Reporter.Warn("cannot write node logs: %v", err) }) }
 	return b
 }
 
@@ -144,7 +144,7 @@ func (l *Log) add(kind, text string, more int) {
 	if more == 0 {
 		text = ui.ShortenMiddle(text, maxLine) // its end often says the most
 	} else { // its end may be a part of a secret
-		text = fmt.Sprintf("%s […%d bytes more]", ui.Shorten(text, maxLine), more)
+		text = fmt.Sprintf("%s [… %d more bytes]", ui.Shorten(text, maxLine), more)
 	}
 	at := time.Now().Format("15:04:05.000")
 	l.mu.Lock()
@@ -202,7 +202,7 @@ func (l *Log) write() {
 		return
 	}
 	if l.dropped > 0 {
-		l.text = append(fmt.Appendf(nil, "[… %s more, the end:]\n", ui.Size(int64(l.dropped))), l.text...)
+		l.text = append(fmt.Appendf(nil, "[… %s omitted …]\n", ui.Size(int64(l.dropped))), l.text...)
 	}
 	err := l.folder.create()
 	if err == nil && !l.begun {

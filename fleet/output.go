@@ -62,14 +62,14 @@ func asked(cmd remote.Command) string {
 	}
 	text := strings.Join(words, " ")
 	if cmd.About != "" {
-		text += "\nasked " + cmd.About
+		text += "\nrequest: " + cmd.About
 	}
 	if cmd.Setup != "" {
-		text += "\nafter " + connect.HideValues(cmd.Setup)
+		text += "\nsetup: " + connect.HideValues(cmd.Setup)
 	}
 	if names := slices.AppendSeq(slices.Clone(cmd.EnvNames), maps.Keys(cmd.Env)); len(names) > 0 {
 		slices.Sort(names)
-		text += "\nwith " + strings.Join(names, " ")
+		text += "\nenv: " + strings.Join(names, " ")
 	}
 	return text
 }

@@ -127,10 +127,10 @@ func (f *Fleet) FinishGroup(ctx context.Context, r *Rollout, group []int) bool {
 	}
 	if len(r.sizes) > 0 && len(failed) > 0 && ctx.Err() == nil &&
 		(f.opt.TooMany == nil || f.opt.TooMany(len(failed), len(group))) {
-		why := fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)",
-			r.number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed))
-		why = fault.WithHint(why, "correct the failures and run the command again: it skips finished nodes; "+
-			"--max-fail sets how many nodes may fail")
+		why := fmt.Errorf("skipped: %d of %s failed in batch %d (%s)",
+			len(failed), ui.Count(len(group), "node"), r.number, ui.FoldShort(failed))
+		why = fault.WithHint(why, "fix the failures and rerun, or raise --max-fail; "+
+			"a rerun skips finished nodes")
 		for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
 			f.Nodes[i].Err = why
 		}

@@ -173,7 +173,7 @@ func TestLogDescribesCommands(t *testing.T) {
 		Argv: []string{"env", "TOKEN=abc", "python", "-c", "import os\nprint(1)", "--name=x"}, About: `{"do":"look"}`,
 		Setup: "export A=one B='two words'", Env: map[string]string{"Z": "1", "A": "2"}, EnvNames: []string{"M"},
 	})
-	want := "env TOKEN=[…] python -c [program of 18 B] --name=[…]\nasked {\"do\":\"look\"}\nafter export A=[…] B=[…]\nwith A M Z"
+	want := "env TOKEN=[…] python -c [program of 18 B] --name=[…]\nrequest: {\"do\":\"look\"}\nsetup: export A=[…] B=[…]\nenv: A M Z"
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -203,6 +203,6 @@ func (s Step) statusAfter(ctx context.Context, err error) report.Status {
 
 // NotWithin is the error of a step that took longer than its limit.
 func (f *Fleet) NotWithin(limit time.Duration) error {
-	try := cmp.Or(f.opt.SlowHint, "check the node's network and disk; --timeout gives it more time")
-	return fault.WithHint(fmt.Errorf("not done within %s", ui.Duration(limit)), "%s", try)
+	try := cmp.Or(f.opt.SlowHint, "check network and disk, or raise --timeout")
+	return fault.WithHint(fmt.Errorf("timed out after %s", ui.Duration(limit)), "%s", try)
 }

@@ -185,7 +185,7 @@ func (g checkGround) faults(t *testing.T) {
 		console(t, second, "ip route add blackhole "+last.Address+"/32")
 		defer console(t, second, "ip route del blackhole "+last.Address+"/32")
 		r := g.names(t, list, []string{
-			second.Name + ": network: it does not reach " + last.Name + " at " + last.Address + ": node reported: a route that leads nowhere",
+			second.Name + ": network: it does not reach " + last.Name + " at " + last.Address + ": node reported: invalid route",
 			last.Name + ": network: it does not reach " + second.Name + " at " + second.Address + ": node reported: no answer",
 		})
 		if r.Pairs != (check.Pairs{Tried: 12, Failed: 2}) || !r.Collectives[0].OK || r.Collectives[0].Processes != 2 {

@@ -40,7 +40,7 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 
 func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 	t.Parallel()
-	r := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed, Step: "verify", Error: "op cpu_adam does not load"}}}
+	r := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed, Step: "verify", Error: "cannot load op cpu_adam"}}}
 	dir := t.TempDir()
 	nodes := nodeFlags{command: "dsbuild deploy", inventory: "fleet.yaml"}
 	begins := map[string]string{"r.json": "{\n", "r.html": "<!doctype html>"}
@@ -55,8 +55,8 @@ func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 		if err != nil || !strings.HasPrefix(string(text), begin) {
 			t.Errorf("%s: %v: %.60s", name, err, text)
 		}
-		for _, want := range []string{"op cpu_adam does not load", "dsbuild deploy", "fleet.yaml", localUser()} {
-			if !strings.Contains(string(text), want) && (name != "r.json" || want == "op cpu_adam does not load") {
+		for _, want := range []string{"cannot load op cpu_adam", "dsbuild deploy", "fleet.yaml", localUser()} {
+			if !strings.Contains(string(text), want) && (name != "r.json" || want == "cannot load op cpu_adam") {
 				t.Errorf("%s does not say %q", name, want)
 			}
 		}

@@ -481,7 +481,7 @@ func (f jobFleet) nodeLost(t *testing.T) {
 func (f jobFleet) scriptMissing(t *testing.T) {
 	j := f.torchrun(t, "--", "other.py")
 	r := j.ends(t, exitFailed)
-	if r.State != jobrunner.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "there is no "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" || strings.Count(j.stderr.String(), ": node reported: there is no ") != len(f.Nodes)+1 { // each home has a path of its own; the error names the first
+	if r.State != jobrunner.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "file not found: "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" || strings.Count(j.stderr.String(), ": node reported: file not found: ") != len(f.Nodes)+1 { // each home has a path of its own; the error names the first
 		t.Errorf("%+v\n%s", r.First, &j.stderr)
 	}
 	f.empty(t)

@@ -160,8 +160,8 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 		t.Errorf("%d lines", lines)
 	}
 	for _, want := range []string{
-		"gpu[051-100] (50 nodes): fit: its environment has no torch", "gpu[101-150] (50 nodes): connect: cannot connect",
-		"gpu[152-200] (49 nodes): install: shares its environment with gpu151, where the change did not succeed", "gpu151: install: node reported: pip ended with status 1: ERROR: this pip does not work",
+		"gpu[051-100] (50 nodes): fit: no torch in the environment", "gpu[101-150] (50 nodes): connect: cannot connect",
+		"gpu[152-200] (49 nodes): install: shares an environment with gpu151, which failed", "gpu151: install: node reported: pip exited with status 1: ERROR: this pip does not work",
 		"50 of 200 nodes ok, 50 failed, 50 unreachable, 50 refused",
 	} {
 		if strings.Count(seen, want) != 1 {

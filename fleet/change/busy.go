@@ -40,8 +40,8 @@ func ParseInUse(s string) (InUse, error) {
 }
 
 // InUseHint is the hint for an environment in use.
-const InUseHint = "wait until these processes have ended, or give --in-use wait=30m; " +
-	"--in-use ignore changes the environment anyway"
+const InUseHint = "wait for these processes to exit, or pass --in-use wait=30m; " +
+	"--in-use ignore proceeds anyway"
 
 // InUseError reports that processes use an environment, so dsbuild left it as it is.
 type InUseError struct{ What nodeerr.Message }
@@ -76,7 +76,7 @@ func DescribeProcesses(got node.Processes) nodeerr.Message {
 	if more := got.More + len(got.InUse) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return nodeerr.Messagef("its environment is used by %s", nodeerr.Message{
+	return nodeerr.Messagef("environment in use by %s", nodeerr.Message{
 		Text:   strings.Join(texts, "; "),
 		Common: strings.Join(causes, "; "),
 	})
@@ -84,7 +84,7 @@ func DescribeProcesses(got node.Processes) nodeerr.Message {
 
 // sharedUse describes processes on another node, which shares the environment.
 func sharedUse(other string, what nodeerr.Message) nodeerr.Message {
-	return nodeerr.Messagef("shares its environment with %s, where %s", nodeerr.Own(other), what)
+	return nodeerr.Messagef("shares an environment with %s: %s", nodeerr.Own(other), what)
 }
 
 // ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it. Such a
@@ -148,7 +148,7 @@ func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
 	policy := r.Rules.InUse
 	if policy.Ignore {
 		if p.usedBy.Text != "" {
-			n.Warn("%s; dsbuild changes it anyway", p.usedBy)
+			n.Warn("%s; changing it anyway", p.usedBy)
 		}
 		return nil
 	}
@@ -179,7 +179,7 @@ func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
 func (r *Run) jobsNow(ctx context.Context, n *fleet.Node, sharing []*fleet.Node) (nodeerr.Message, error) {
 	nodes := append([]*fleet.Node{n}, sharing...)
 	results := fanout.Run(ctx, nodes, fanout.Options{Forks: r.Fleet.Forks()}, r.jobsOf)
-	const unknown = "dsbuild does not know whether its environment is in use"
+	const unknown = "cannot determine whether the environment is in use"
 	for i, on := range nodes {
 		what, err := DescribeProcesses(results[i].Value), results[i].Err
 		switch {

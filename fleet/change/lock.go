@@ -58,7 +58,7 @@ func (r *Run) Lock(
 	b.python = script.Python
 	n.Agent, n.Inbox, n.StateUnknown = s, b.Inbox, false
 	if b.Repaired {
-		n.Warn("an earlier run was interrupted; the node has repaired what it left")
+		n.Warn("repaired the environment after an interrupted run")
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ const (
 	Install  Action = "install"     // put, install, verify, record
 	Rollback Action = "go back"     // rollback: the previous version is put back
 	UpToDate Action = "leave alone" // has the result already: verify only
-	Shared   Action = "follow"      // shares its environment with another node, which installs
+	Shared   Action = "follow"      // shares an environment with another node, which installs
 	Refuse   Action = "refuse"      // the wheel does not fit or the node lacks something: nothing is sent
 	Absent   Action = "absent"      // could not be reached or probed
 )
@@ -158,7 +158,7 @@ func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cel
 	}
 	const most = 8
 	if rest := len(table) - most; rest > 1 {
-		table = append(table[:most], []string{"…", "", fmt.Sprintf("%d more rows: --json lists every node", rest)})
+		table = append(table[:most], []string{"…", "", fmt.Sprintf("%d more rows (--json lists every node)", rest)})
 	}
 	heads := append(append([]string{"NODES", "ACTION"}, columns...), "WHY")
 	if err := ui.Table(w, heads, table); err != nil {
@@ -189,6 +189,6 @@ func (p Decisions) printGroups(w io.Writer) error {
 	if len(sizes) > most {
 		words[most-1] = "…, " + strconv.Itoa(sizes[len(sizes)-1])
 	}
-	_, err := fmt.Fprintf(w, "in %d groups, one after the other: %s nodes\n", len(sizes), strings.Join(words, ", "))
+	_, err := fmt.Fprintf(w, "%d batches: %s nodes\n", len(sizes), strings.Join(words, ", "))
 	return err
 }

@@ -27,7 +27,7 @@ func (r *Run) PutStep(n *fleet.Node, name string, put func(ctx context.Context, 
 			if err == nil || retry == putRetries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
 				return err
 			}
-			n.Note("%v; dsbuild reconnects and continues the transfer", err)
+			n.Note("%v; reconnecting to resume the transfer", err)
 			n.Release()
 			if err := n.Reconnect(ctx); err != nil {
 				return err
@@ -45,7 +45,7 @@ func (r *Run) TidyStep(n *fleet.Node, needed bool, lock func(context.Context) er
 			err := lock(ctx)
 			n.Release()
 			if errors.As(err, new(*agent.Failure)) && !n.StateUnknown {
-				n.Warn("the files of an interrupted run stay: %v", err)
+				n.Warn("cannot remove the files of an interrupted run: %v", err)
 				return nil
 			}
 			return err // if another deploy is running, the files are its own

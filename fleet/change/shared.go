@@ -145,7 +145,7 @@ func (c *Claim) writeWord(ctx context.Context, word, file string) (release func(
 	case err := <-ended:
 		ended <- err
 		release()
-		return nil, fmt.Errorf("it wrote nothing: %w", err)
+		return nil, fmt.Errorf("no output: %w", err)
 	case <-ctx.Done():
 		release()
 		return nil, context.Cause(ctx)

@@ -72,7 +72,7 @@ func (r *Run) Undo(
 func AddOutcome(n *fleet.Node, outcome, err error) {
 	try := fault.Hint(n.Err)
 	if err != nil {
-		n.StateUnknown, try = true, strings.TrimPrefix(try+"; run it again once the node answers", "; ")
+		n.StateUnknown, try = true, strings.TrimPrefix(try+"; rerun once the node is reachable", "; ")
 	}
 	n.Log.Line("", outcome.Error())
 	n.Err = fault.AddHint(fmt.Errorf("%w; %w", n.Err, outcome), try)

@@ -68,11 +68,11 @@ func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	}
 	plan, err = deploy.NewAssignedPlan(known, []deploy.Assignment{first, second}, deploy.PlanOptions{})
 	if err != nil || plan.Nodes[0].Action != change.Refuse || plan.Nodes[1].Action != change.Refuse ||
-		!strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
+		!strings.Contains(plan.Nodes[1].Reasons[0], "nodes need different wheels") {
 		t.Errorf("%v, %+v", err, plan)
 	}
 	for i, other := range []string{"n2", "n1"} {
-		if reason := plan.Nodes[i].Reasons[0]; !strings.HasPrefix(reason, "shares its environment with "+other+": ") {
+		if reason := plan.Nodes[i].Reasons[0]; !strings.HasPrefix(reason, "shares an environment with "+other+": ") {
 			t.Errorf("%s is refused because it %s, want with %s", plan.Nodes[i].Name, reason, other)
 		}
 	}

@@ -75,14 +75,14 @@ func TestDeployRefusesDamagedFiles(t *testing.T) {
 		status report.Status
 		want   string
 	}{
-		"RECORD without rows":    {record, func() error { return os.WriteFile(record, nil, 0o644) }, report.Refused, "without a RECORD"},
-		"RECORD of NUL bytes":    {record, func() error { return os.WriteFile(record, make([]byte, 4096), 0o644) }, report.Refused, "without a RECORD"},
-		"a journal that waits":   {journal, func() error { return syscall.Mkfifo(journal, 0o644) }, report.Failed, "journal.jsonl is no file"},
-		"a journal elsewhere":    {journal, func() error { return os.Symlink("/etc/motd", journal) }, report.Failed, "journal.jsonl is no file"},
-		"a journal that is none": {journal, func() error { return os.Mkdir(journal, 0o755) }, report.Failed, "journal.jsonl is no file"},
+		"RECORD without rows":    {record, func() error { return os.WriteFile(record, nil, 0o644) }, report.Refused, "has no RECORD"},
+		"RECORD of NUL bytes":    {record, func() error { return os.WriteFile(record, make([]byte, 4096), 0o644) }, report.Refused, "has no RECORD"},
+		"a journal that waits":   {journal, func() error { return syscall.Mkfifo(journal, 0o644) }, report.Failed, "journal.jsonl is not a writable regular file"},
+		"a journal elsewhere":    {journal, func() error { return os.Symlink("/etc/motd", journal) }, report.Failed, "journal.jsonl is not a writable regular file"},
+		"a journal that is none": {journal, func() error { return os.Mkdir(journal, 0o755) }, report.Failed, "journal.jsonl is not a writable regular file"},
 		"a change without roots": {
 			change, func() error { return os.WriteFile(change, []byte(`{"done": true, "roots": 5, "kept": 3}`), 0o644) },
-			report.Failed, "does not hold kept, roots, journal",
+			report.Failed, "missing or invalid kept, roots, journal",
 		},
 	} {
 		text, err := os.ReadFile(c.path)

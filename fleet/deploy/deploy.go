@@ -122,7 +122,7 @@ func (d *Deploy) acceptWheels() error {
 		return refused[0]
 	}
 	for _, err := range refused {
-		d.opt.Reporter.Note("left out: %v", err)
+		d.opt.Reporter.Note("excluded: %v", err)
 	}
 	d.opt.Wheels = accepted
 	return nil
@@ -174,8 +174,8 @@ func (p *Plan) applyPolicy(policy *signing.Policy) {
 	}
 	for i := range p.Nodes {
 		if n := &p.Nodes[i]; n.Action == change.Install && len(n.Extra) > 0 {
-			n.refuse("install them there first, or let the policy accept them (companions: accept)",
-				"other wheels would be installed with it, and nobody has signed these")
+			n.refuse("set companions: accept in the policy, or install them first",
+				"--deps bundle would install unsigned wheels")
 		}
 	}
 }

@@ -36,8 +36,8 @@ func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 		dir = filepath.Join(wheelPath, wheel.WheelhouseDir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, fault.New(fault.Usage, "make one with: dsbuild wheel --bundle, or name one with --bundle DIR",
-			"no wheelhouse: %s is not a folder", dir)
+		return nil, fault.New(fault.Usage, "build one with: dsbuild wheel --bundle, or pass --bundle DIR",
+			"no wheelhouse: %s is not a directory", dir)
 	}
 	b, err := wheel.ReadBundle(dir)
 	for _, w := range b.Wheels {
@@ -56,7 +56,7 @@ func checkCompanion(w wheel.BundleWheel) error {
 	}
 	defer a.Close()
 	if err := wheel.CheckOwnFiles(a); err != nil {
-		return fault.New(fault.Usage, "make the wheelhouse without this wheel", "%s: %w", w.File, err)
+		return fault.New(fault.Usage, "rebuild the wheelhouse without this wheel", "%s: %w", w.File, err)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (p *picker) demand(requires, extras []string) {
 // returns false.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
-		const alien = "%s (the wheelhouse has %s, which this node cannot install: Python %s, %s, glibc %s)"
+		const alien = "%s (%s in the wheelhouse is incompatible with Python %s, %s, glibc %s)"
 		f := p.facts
 		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf(alien, why, b.File, f.Python, f.Platform, f.Glibc)})
 		return false

@@ -133,7 +133,7 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 
 	r := run(t, context.Background(), opt)
 	if n := r.Nodes[0]; n.Status != report.Refused ||
-		!strings.Contains(n.Error, "requirements are missing: einops, hjson>=3 (this node has 2.0)") ||
+		!strings.Contains(n.Error, "missing requirements: einops, hjson>=3 (this node has 2.0)") ||
 		!strings.Contains(n.Hint, "--deps bundle") {
 		t.Errorf("without a bundle: %+v", n)
 	}
@@ -217,7 +217,7 @@ func TestBundleIsPutBackAsAWhole(t *testing.T) {
 	o.Bundle = fullHouse(t)
 	r := run(t, context.Background(), o)
 	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" ||
-		!strings.Contains(n.Error, "put back: no DeepSpeed, as before") {
+		!strings.Contains(n.Error, "rolled back to no DeepSpeed") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -253,7 +253,7 @@ func TestRollbackRefusesWhatWasChangedSince(t *testing.T) {
 	e.install(t, small{name: "hjson", version: "3.2"})
 	was := e.snapshot(t)
 	if n := back(t, opt).Nodes[0]; n.Status != report.Failed ||
-		!strings.Contains(n.Error, "hjson was changed after the deploy") {
+		!strings.Contains(n.Error, "hjson changed after the deploy") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -275,7 +275,7 @@ func TestPackageWithoutRecordIsNotReplaced(t *testing.T) {
 		t.Helper()
 		was := e.snapshot(t)
 		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" ||
-			!strings.Contains(n.Error, "has no RECORD: hjson cannot be replaced") || n.Hint == "" {
+			!strings.Contains(n.Error, "has no RECORD, which a rollback of hjson needs") || n.Hint == "" {
 			t.Errorf("%s: %+v", form, n)
 		}
 		e.mustBe(t, was)
@@ -342,9 +342,9 @@ func TestPlanWithABundle(t *testing.T) {
 			f.ExtraWheels = map[string]string{"transformers": "other"}
 		}, false, change.Install, "transformers 4.57.0.dev0"},
 		"older numpy":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, change.Install, "einops 0.8.1, numpy 2.3.2"},
-		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, change.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, linux_x86_64, glibc 2.35)"},
+		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, change.Refuse, "numpy>=2 (b in the wheelhouse is incompatible with Python 3.11.2, linux_x86_64, glibc 2.35)"},
 		"other Python": {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, change.Refuse, "built for Python 3.11"},
-		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, change.Refuse, "are needed"},
+		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, change.Refuse, " needed"},
 	} {
 		w := planWheel("a.whl", nil)
 		w.Requires = []string{"torch", "einops>0.5", "hjson"}
@@ -374,7 +374,7 @@ func TestPlanWithABundle(t *testing.T) {
 	grace := facts(func(f *node.Facts) { f.Platform, f.CPU = "linux_aarch64", string(wheel.CPUArm) })
 	other, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: grace}}, []wheel.Loaded{arm},
 		deploy.PlanOptions{Bundle: house})
-	const alien = "safetensors (the wheelhouse has e, which this node cannot install: " +
+	const alien = "safetensors (e in the wheelhouse is incompatible with " +
 		"Python 3.11.2, linux_aarch64, glibc 2.36)"
 	if err != nil || other.Nodes[0].Action != change.Refuse ||
 		!strings.Contains(strings.Join(other.Nodes[0].Reasons, "; "), alien) {
@@ -384,7 +384,7 @@ func TestPlanWithABundle(t *testing.T) {
 	lacks.Requires = []string{"torch>=3", "hjson>=4", "nowhere"}
 	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheel.Loaded{lacks},
 		deploy.PlanOptions{Bundle: house})
-	const missing = "requirements are missing, and the wheelhouse does not have them: " +
+	const missing = "missing requirements that the wheelhouse does not meet: " +
 		"torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere"
 	if err != nil || plan.Nodes[0].Reasons[0] != missing || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
@@ -415,7 +415,7 @@ func TestLoadBundle(t *testing.T) {
 		}
 	}
 	if _, err := deploy.LoadBundle("", "/nowhere/dist"); code(err) != 2 ||
-		!strings.Contains(err.Error(), "/nowhere/wheelhouse is not a folder") {
+		!strings.Contains(err.Error(), "/nowhere/wheelhouse is not a directory") {
 		t.Error(err)
 	}
 	if _, err := deploy.LoadBundle(dir, ""); code(err) != 4 {

@@ -19,27 +19,27 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	switch {
 	case part != "":
 		return []string{"no usable Python: " + part + " is missing"},
-			f.PythonHint("set python: in the inventory to the interpreter of the environment (absolute)")
+			f.PythonHint("set python: in the inventory to the absolute path of the environment's interpreter")
 	case f.ExternallyManaged:
-		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
-			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+		return []string{"externally managed Python (PEP 668) must not be changed"},
+			"create an environment there (python3 -m venv, uv venv), and set python: in the inventory"
 	// After an interrupted change the RECORD may be missing: the agent repairs that first.
 	case len(f.NoRecord) > 0 && !f.Unfinished:
-		const without = "its DeepSpeed was installed without a RECORD, so dsbuild could not put it back: "
+		const without = "installed DeepSpeed has no RECORD, which a rollback needs: "
 		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
 			reasons = append(reasons, without+node.ShownPath(path))
 		}
 		return reasons, node.AdviceFor("remove-deepspeed", n.Python)
 	case f.ReadOnly:
-		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
-			"mount it writable; if it was, the node's disk may be failing (dmesg)"
+		return []string{"environment is on a read-only file system: " + node.ShownPath(f.SitePackages)},
+			"remount it read-write; if it was, the disk may be failing (dmesg)"
 	case f.HomeOwner != "":
 		home, owner := node.ShownPath(f.Prefix+"/.dsbuild"), node.ShownPath(f.HomeOwner)
-		return []string{fmt.Sprintf("the user may not write into %s, which belongs to %s", home, owner)},
-			"set user: in the inventory to that user, or give the folder to the owner of the environment (chown -R)"
+		return []string{fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
+			"set user: in the inventory to that user, or chown -R the directory to the environment's owner"
 	case !f.Writable:
-		return []string{"the user may not write into " + node.ShownPath(f.Prefix)},
-			"set user: in the inventory to the owner of the environment"
+		return []string{"no write permission for " + node.ShownPath(f.Prefix)},
+			"set user: in the inventory to the environment's owner"
 	}
 	return nil, ""
 }
@@ -47,10 +47,10 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 // missingTorchOrPip returns the reasons why an environment cannot take any wheel, and a hint.
 func missingTorchOrPip(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 	if f.Torch == "" {
-		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
+		return []string{"no torch in the environment"}, "set python: in the inventory to an environment with torch"
 	}
 	if err := opt.NoPip[wheel.Minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
-		return []string{fmt.Sprintf("its environment has no pip, and dsbuild has none to send: %v", err)},
+		return []string{fmt.Sprintf("no pip in the environment, and none to send: %v", err)},
 			"install pip into the environment"
 	}
 	return nil, ""
@@ -73,7 +73,7 @@ func installObstacles(
 ) (reasons []nodeerr.Message, hint string) {
 	switch {
 	case err != nil:
-		reasons, hint = append(reasons, nodeerr.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
+		reasons, hint = append(reasons, nodeerr.From(err)), "rebuild the wheel: its METADATA is invalid"
 	case len(lacks) > 0:
 		var reason string
 		reason, hint = shortage(lacks, f, opt)
@@ -103,24 +103,24 @@ func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
 	if len(reasons) == 0 {
 		return "", ""
 	}
-	return "the wheel would replace commands that are not DeepSpeed's: " + strings.Join(reasons, ", "),
-		"move them away there, or build a wheel without these commands"
+	return "wheel would overwrite commands that are not DeepSpeed's: " + strings.Join(reasons, ", "),
+		"move them away on the node, or build a wheel without these commands"
 }
 
 // shortage returns the reason that lists the missing requirements, and a hint.
 func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
 	list := strings.Join(reasonsOf(lacks), ", ")
 	names := lists.Map(lacks, func(l missing) string { return "'" + l.requirement + "'" })
-	reason = "requirements are missing: " + list
+	reason = "missing requirements: " + list
 	if opt.Bundle != nil {
-		reason = "requirements are missing, and the wheelhouse does not have them: " + list
+		reason = "missing requirements that the wheelhouse does not meet: " + list
 		if python := wheel.Minor(f.Python); opt.Bundle.Python != python {
-			const another = "the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s"
+			const another = "build a wheelhouse for the node (this one is for Python %s, the node has %s): dsbuild wheel --bundle --python %s"
 			return reason, fmt.Sprintf(another, opt.Bundle.Python, f.Python, python)
 		}
-		return reason, "make a new wheelhouse: dsbuild wheel --bundle"
+		return reason, "rebuild the wheelhouse: dsbuild wheel --bundle"
 	}
-	return reason, fmt.Sprintf("install them there: %s -m pip install %s; or deploy with --deps bundle",
+	return reason, fmt.Sprintf("install them on the node: %s -m pip install %s; or deploy with --deps bundle",
 		node.PlainPath(f.Executable, "python"), strings.Join(names, " "))
 }
 
@@ -134,8 +134,8 @@ func checkDisk(f node.Facts, size int64) (reason nodeerr.Message, hint string) {
 	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
 		if place.free < need {
 			dir, free := node.ShownPath(place.dir), nodeerr.Own(ui.Size(place.free))
-			return nodeerr.Messagef("%s has %s free, %s are needed", dir, free, ui.Size(need)),
-				"make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
+			return nodeerr.Messagef("not enough space in %s: %s free, %s needed", dir, free, ui.Size(need)),
+				"free disk space: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
 		}
 	}
 	return nodeerr.Message{}, ""

@@ -78,7 +78,7 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"op raises":           {map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "raise ImportError('no kernel image')\n"}, "op cpu_adam does not load: ImportError: no kernel image"},
+		"op raises":           {map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "raise ImportError('no kernel image')\n"}, "cannot load op cpu_adam: ImportError: no kernel image"},
 		"op compiles":         {map[string]string{"deepspeed/ops/op_builder/all_ops.py": "class B:\n    def jit_load(self): pass\n    def load(self): return self.jit_load()\nALL_OPS = {'cpu_adam': B()}\n"}, "would be compiled"},
 		"import fails":        {map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}, "No module named 'no_such_module'"},
 		"illegal instruction": {map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"}, "illegal instruction"},
@@ -90,7 +90,7 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 			if n.Status != report.Failed || n.Changed || !strings.Contains(n.Error, c.want) {
 				t.Errorf("%+v", n)
 			}
-			if n.After == nil || n.After.SHA256 != old[0].Manifest.SHA256 || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") {
+			if n.After == nil || n.After.SHA256 != old[0].Manifest.SHA256 || !strings.Contains(n.Error, "rolled back to DeepSpeed 0.19.7") {
 				t.Errorf("after: %+v, error %q", n.After, n.Error)
 			}
 			e.mustBe(t, was)
@@ -120,7 +120,7 @@ func TestShadowIsNamed(t *testing.T) {
 	if n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Error, shadow) || !strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%+v", n)
 	}
-	if n.After != nil || !strings.Contains(n.Error, "put back: no DeepSpeed") {
+	if n.After != nil || !strings.Contains(n.Error, "rolled back to no DeepSpeed") {
 		t.Errorf("after: %+v, error %q", n.After, n.Error)
 	}
 	e.mustBe(t, was)

@@ -13,15 +13,15 @@ import (
 )
 
 // lateHint is the hint where a node does not see what another one has changed.
-const lateHint = "a network file system may show changes late: run the same command again"
+const lateHint = "rerun the command: network file systems can show changes late"
 
-// follow probes a node that shares its environment with a changed node, its leader, to learn its
+// follow probes a node that shares an environment with a changed node, its leader, to learn its
 // version now. It does not trust the leader's answer for this node.
 func (n *nodeState) follow(ctx context.Context) error {
 	leader, before := n.run.nodes[n.plan.Leader], n.before
 	name := nodeerr.Own(leader.Host.Name)
 	if leader.Status == report.Refused {
-		what := nodeerr.Messagef("shares its environment with %s, which was refused: %v", name, leader.Err)
+		what := nodeerr.Messagef("shares an environment with %s, which was refused: %v", name, leader.Err)
 		return &change.InUseError{What: what}
 	}
 	err := n.probe(ctx)
@@ -32,26 +32,26 @@ func (n *nodeState) follow(ctx context.Context) error {
 	}
 	switch {
 	case leader.Status != report.OK:
-		err := nodeerr.Errorf("shares its environment with %s, where the change did not succeed", name)
+		err := nodeerr.Errorf("shares an environment with %s, which failed", name)
 		return fault.WithHint(err, "see the error of %s", leader.Host.Name)
 	case err != nil:
-		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
+		return fmt.Errorf("cannot determine the installed version: %w", err)
 	}
 	n.Changed = leader.Changed
 	if leader.plan.Action == change.Rollback && n.Facts.DeepSpeed != nil &&
 		!slices.Equal(n.Facts.DeepSpeed.Altered, leader.altered) {
-		err := nodeerr.Errorf("shares its environment with %s, and sees other files there", name)
+		err := nodeerr.Errorf("shares an environment with %s, but sees different files", name)
 		return fault.WithHint(err, lateHint)
 	}
 	if n.recordSHA256 != leader.recordSHA256 || n.after.String() != leader.after.String() {
-		err := nodeerr.Errorf("shares its environment with %s, which has %s now; this node sees %s",
+		err := nodeerr.Errorf("shares an environment with %s, which now has %s, but this node sees %s",
 			name, leader.after.String(), n.after.String())
 		return fault.WithHint(err, lateHint)
 	}
 	return nil
 }
 
-// verifyFollower verifies a node that shares its environment with a node that has already
+// verifyFollower verifies a node that shares an environment with a node that has already
 // recorded the change: it is too late to undo the change.
 func (n *nodeState) verifyFollower(ctx context.Context) error {
 	err := n.verify(ctx)
@@ -59,7 +59,7 @@ func (n *nodeState) verifyFollower(ctx context.Context) error {
 		return err
 	}
 	leader := n.run.nodes[n.plan.Leader].Host.Name
-	try := strings.TrimPrefix(fault.Hint(err)+"; to go back: dsbuild rollback INVENTORY --limit "+leader, "; ")
-	err = nodeerr.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, nodeerr.Own(leader))
+	try := strings.TrimPrefix(fault.Hint(err)+"; to roll back: dsbuild rollback INVENTORY --limit "+leader, "; ")
+	err = nodeerr.Errorf("%w; the environment shared with %s keeps the new wheel", err, nodeerr.Own(leader))
 	return fault.AddHint(err, try)
 }

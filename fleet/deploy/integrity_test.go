@@ -119,7 +119,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 	// What goes along is looked at by the node itself, before anything is changed.
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: map[string]string{"hjson.py": "", "console": "[console_scripts]\nhjson = hjson:main\nmine = hjson:main\n"}}, small{name: "space-two", version: "1.0"})
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "bin/mine is there already") || n.Changed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "bin/mine already exists") || n.Changed {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -224,22 +224,22 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 		}, "deepspeed/version is a link to a folder"},
 		"a folder": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version/__init__.py", "__version__ = 'evil'\n")
-		}, "deepspeed/version/__init__.py is code that RECORD does not list"},
+		}, "deepspeed/version/__init__.py is code that is not in RECORD"},
 		"a library": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version.abi3.so", "\x7fELF")
-		}, "deepspeed/version.abi3.so is code that RECORD does not list"},
+		}, "deepspeed/version.abi3.so is code that is not in RECORD"},
 		"a module in the cache": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/ops/__pycache__/extra.py", "")
-		}, "deepspeed/ops/__pycache__/extra.py is code that RECORD does not list"},
+		}, "deepspeed/ops/__pycache__/extra.py is code that is not in RECORD"},
 		"code that cannot be read": {func(t *testing.T, e environment) {
 			if err := syscall.Mkfifo(filepath.Join(e.site, "deepspeed/later.py"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-		}, "deepspeed/later.py is code that RECORD does not list"},
+		}, "deepspeed/later.py is code that is not in RECORD"},
 		"entry points": {func(t *testing.T, e environment) {
 			infos, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info"))
 			e.write(t, filepath.Base(infos[0])+"/entry_points.txt", "[torch.backends]\nx = deepspeed.ops:evil\n")
-		}, ".dist-info/entry_points.txt is code that RECORD does not list"},
+		}, ".dist-info/entry_points.txt is code that is not in RECORD"},
 		"a changed module without a digest": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version.py", "__version__ = 'evil'\n")
 			records, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info", "RECORD"))
@@ -250,7 +250,7 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 			if err = errors.Join(err, os.RemoveAll(filepath.Join(e.dir, ".dsbuild"))); err != nil {
 				t.Fatal(err)
 			}
-		}, "deepspeed/version.py is code that RECORD does not list"},
+		}, "deepspeed/version.py is code that is not in RECORD"},
 		"byte code for python -O": {func(t *testing.T, e environment) {
 			path := cached(t, e, "deepspeed/version.py")
 			data, err := os.ReadFile(path)
@@ -260,7 +260,7 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-		}, ".opt-1.pyc is not the byte code of its module"},
+		}, ".opt-1.pyc is byte code that does not match its module"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

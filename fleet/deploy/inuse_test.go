@@ -49,7 +49,7 @@ func (e environment) train(t *testing.T) (pid int, end func()) {
 
 // listProcesses is how an error names a job of train.
 func listProcesses(pid int) string {
-	return fmt.Sprintf("used by pid %d (%s, Slurm job 4711): python train.py", pid, userName())
+	return fmt.Sprintf("in use by pid %d (%s, Slurm job 4711): python train.py", pid, userName())
 }
 
 func userName() string {
@@ -145,7 +145,7 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := plan.Nodes[0]; p.Action != change.Install || plan.Err() != nil || len(p.Notes) == 0 || !strings.HasPrefix(p.Notes[len(p.Notes)-1], "waits up to 1m00s: its environment is used by pid") {
+	if p := plan.Nodes[0]; p.Action != change.Install || plan.Err() != nil || len(p.Notes) == 0 || !strings.HasPrefix(p.Notes[len(p.Notes)-1], "waits up to 1m00s: environment in use by pid") {
 		t.Errorf("plan: %+v", p)
 	}
 	if n = d.Apply(context.Background()).Nodes[0]; n.Status != report.OK || !n.Changed {
@@ -207,7 +207,7 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 	was := e.snapshot(t)
 	pid, end := e.train(t)
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares its environment with gpu2, where its environment is "+listProcesses(pid) {
+	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares an environment with gpu2, where its environment is "+listProcesses(pid) {
 		t.Errorf("the one that would install: %+v", n)
 	}
 	if n := r.Nodes[1]; n.Status != report.Refused || n.Error != "its environment is "+listProcesses(pid) {

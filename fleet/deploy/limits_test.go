@@ -49,7 +49,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
-	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "node reported: pip did not end within 20 s; put back: DeepSpeed "+n.Before.Version+", as before" {
+	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "node reported: pip timed out after 20 s; rolled back to DeepSpeed "+n.Before.Version {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -125,7 +125,7 @@ func TestSlowNodeHoldsUpNobody(t *testing.T) {
 		switch {
 		case i != 1 && (n.Status != report.OK || n.Seconds["put"] >= r.Nodes[1].Seconds["put"]):
 			t.Errorf("%+v", n)
-		case i == 1 && (n.Status != report.Failed || n.Step != "put" || n.Error != "not done within 15.0s" || n.Hint == "" || n.StateUnknown || n.After != nil):
+		case i == 1 && (n.Status != report.Failed || n.Step != "put" || n.Error != "timed out after 15.0s" || n.Hint == "" || n.StateUnknown || n.After != nil):
 			t.Errorf("%+v", n)
 		}
 	}
@@ -230,7 +230,7 @@ func TestFullDiskWhileInstalling(t *testing.T) {
 			}
 			was := e.snapshot(t)
 			n := run(t, context.Background(), opt).Nodes[0]
-			if n.Status != report.Failed || n.Step != step || n.Changed || n.StateUnknown || !strings.Contains(n.Error, "No space left") || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") || !strings.Contains(n.Hint, "make room on the node: df -h") {
+			if n.Status != report.Failed || n.Step != step || n.Changed || n.StateUnknown || !strings.Contains(n.Error, "No space left") || !strings.Contains(n.Error, "rolled back to DeepSpeed 0.19.7") || !strings.Contains(n.Hint, "free disk space: df -h") {
 				t.Errorf("%+v", n)
 			}
 			e.mustBe(t, was)
@@ -262,7 +262,7 @@ func TestReadOnlyEnvironmentIsRefused(t *testing.T) {
 	}
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	r := run(t, context.Background(), options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h))
-	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "mounted read-only: "+e.site) || n.Hint == "" || code(r.Err()) != 3 {
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "read-only file system: "+e.site) || n.Hint == "" || code(r.Err()) != 3 {
 		t.Errorf("%+v", n)
 	}
 }

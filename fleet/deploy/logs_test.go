@@ -86,8 +86,8 @@ func TestLogOfEveryNode(t *testing.T) {
 	}
 	good, bad := logOf(t, filepath.Join(dir, "gpu1.log")), logOf(t, filepath.Join(dir, "gpu2+train.log"))
 	inOrder(t, good, "gpu1: deploy by tester, run 20", "== connect", "done after", "== probe", "run    sh -c [program of ",
-		"after printf", "OTHER=[…]", "with HF_TOKEN LD_LIBRARY_PATH", "out    welcome", "https://[login]@index.example", "answer {", "end    done",
-		"== put", `asked {"by":`, "put    "+all[0].dir, "== install", `order  {"accepted":{`, `"do":"install"`, "pip    ", "Successfully installed deepspeed-", `answer {"to"`,
+		"setup: printf", "OTHER=[…]", "env: HF_TOKEN LD_LIBRARY_PATH", "out    welcome", "https://[login]@index.example", "answer {", "end    done",
+		"== put", `request: {"by":`, "put    "+all[0].dir, "== install", `order  {"accepted":{`, `"do":"install"`, "pip    ", "Successfully installed deepspeed-", `answer {"to"`,
 		"== verify", "end    done", "== record", "order", "done after", `order  {"do":"end"}`, "end    done")
 	if !strings.Contains(good, "err    [OTHER]") || !strings.Contains(good, "err    token [HF_TOKEN]") {
 		t.Error("what was said on standard error is missing")
@@ -100,7 +100,7 @@ func TestLogOfEveryNode(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3}  +== connect$`).MatchString(good) {
 		t.Error("no times")
 	}
-	inOrder(t, bad, "gpu2/train: deploy", "== install", "Successfully installed", "== verify", "failed after", "libcudart.so.13: cannot open shared object file", `order  {"do":"undo"`, "put back: no DeepSpeed, as before")
+	inOrder(t, bad, "gpu2/train: deploy", "== install", "Successfully installed", "== verify", "failed after", "libcudart.so.13: cannot open shared object file", `order  {"do":"undo"`, "rolled back to no DeepSpeed")
 	if n := r.Nodes[1]; n.Log != filepath.Join(dir, "gpu2+train.log") || !strings.Contains(printed(t, r), "\n  log: "+n.Log+"\n") {
 		t.Errorf("the report does not name the log: %q", n.Log)
 	}
@@ -130,7 +130,7 @@ func TestLogsOfFailedNodesAreKept(t *testing.T) {
 		t.Fatalf("logs %q and %q", r.Nodes[0].Log, n.Log)
 	}
 	text := logOf(t, n.Log)
-	inOrder(t, text, "== put", "== install", "pip    the real reason", "ERROR: no", "pip ended with status 1: ERROR: no", "put back")
+	inOrder(t, text, "== put", "== install", "pip    the real reason", "ERROR: no", "pip exited with status 1: ERROR: no", "rolled back")
 	if strings.Contains(n.Error, "real reason") {
 		t.Error("this test would not show that the log has more")
 	}
@@ -185,8 +185,8 @@ func TestLogOfATalkativeNode(t *testing.T) {
 	if len(text) > 1<<20 {
 		t.Errorf("%d bytes", len(text))
 	}
-	inOrder(t, text, "== probe", "[… 1.", "the end", "ended with status 1")
-	if !strings.Contains(text, "more]") {
+	inOrder(t, text, "== probe", "[… 1.", "the end", "exited with status 1")
+	if !strings.Contains(text, "more bytes]") {
 		t.Error("a line without an end was not cut")
 	}
 }

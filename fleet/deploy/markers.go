@@ -57,14 +57,14 @@ func markerHolds(text string, f node.Facts, extra string) (bool, error) {
 	for rest := text; strings.TrimSpace(rest) != ""; {
 		loc := markerToken.FindStringSubmatchIndex(rest)
 		if loc == nil {
-			return false, fmt.Errorf("marker not understood at %q", rest)
+			return false, fmt.Errorf("invalid marker at %q", rest)
 		}
 		m.words = append(m.words, rest[loc[2]:loc[3]])
 		rest = rest[loc[1]:]
 	}
 	holds, err := m.or()
 	if err == nil && len(m.words) > 0 {
-		err = fmt.Errorf("marker not understood at %q", strings.Join(m.words, " "))
+		err = fmt.Errorf("invalid marker at %q", strings.Join(m.words, " "))
 	}
 	return holds, err
 }
@@ -107,7 +107,7 @@ func (m *marker) term() (bool, error) {
 		m.next()
 		holds, err := m.or()
 		if err == nil && m.next() != ")" {
-			err = fmt.Errorf("marker lacks a closing bracket")
+			err = fmt.Errorf("invalid marker: missing closing parenthesis")
 		}
 		return holds, err
 	}

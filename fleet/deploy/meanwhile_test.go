@@ -48,12 +48,12 @@ os.rename = full
 func TestWhatIsRecordedIsNotToldAsPutBack(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
-	for times, want := range map[string]string{"1": "is installed and recorded", "9": "is installed and stays; the next run finishes recording it"} {
+	for times, want := range map[string]string{"1": "is installed and recorded", "9": "is installed; the next run finishes recording it"} {
 		e, opt, _ := withOld(t)
 		remove := e.patch(t, failing(times))
 		r := run(t, context.Background(), opt)
 		n := r.Nodes[0]
-		if n.Status != report.Failed || n.Step != "record" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 || !strings.Contains(n.Error, want) || strings.Contains(n.Error, "put back") {
+		if n.Status != report.Failed || n.Step != "record" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 || !strings.Contains(n.Error, want) || strings.Contains(n.Error, "rolled back") {
 			t.Errorf("%s failures: %+v", times, n)
 		}
 		if got := e.version(t); got != opt.Wheels[0].Version {
@@ -80,7 +80,7 @@ func TestConnectionLostWhileRecording(t *testing.T) {
 	dead := &once{Dialer: opt.Dialer}
 	opt.Dialer = dead
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "record" || !n.StateUnknown || n.After != nil || !strings.Contains(n.Error, "it may run either version; deploy again") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "record" || !n.StateUnknown || n.After != nil || !strings.Contains(n.Error, "either version may be installed; deploy again") {
 		t.Errorf("%+v", n)
 	}
 	waitFor(t, "the node finishes", func() bool { return len(e.leftovers(t)) == 0 })

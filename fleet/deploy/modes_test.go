@@ -77,7 +77,7 @@ func TestVerifyTellsModesThatShutOutOrLetIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := strings.Join(r.Nodes[0].Notes, "\n")
-	for _, want := range []string{"cannot read deepspeed: ", "every user can change deepspeed/__init__.py: "} {
+	for _, want := range []string{"unreadable for other users of this environment: deepspeed; ", "world-writable: deepspeed/__init__.py; "} {
 		if !strings.Contains(told, want) {
 			t.Errorf("notes %q, want %q", told, want)
 		}

@@ -59,7 +59,7 @@ func DownloadPip(dir string) func(ctx context.Context, python string) (string, e
 			return "", fmt.Errorf("python3 -m pip download %s: %w", pip, err)
 		}
 		if sum != pip.SHA256 {
-			return "", fmt.Errorf("python3 -m pip download %s: the file has sha256 %s, not %s", pip, sum, pip.SHA256)
+			return "", fmt.Errorf("python3 -m pip download %s: sha256 mismatch: got %s, want %s", pip, sum, pip.SHA256)
 		}
 		return file, os.Rename(filepath.Join(fresh, name), file)
 	}

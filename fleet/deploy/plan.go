@@ -80,7 +80,7 @@ func NewPlan(nodes []ProbeResult, offered []wheel.Loaded, opt PlanOptions) (Plan
 			}
 			lines, more = append(lines, f.String()), more-f.Count
 		}
-		return Plan{}, fault.New(fault.Usage, "choose one wheel with --wheel, or fewer nodes with --limit",
+		return Plan{}, fault.New(fault.Usage, "select one wheel with --wheel, or fewer nodes with --limit",
 			"cannot choose a wheel for each node:\n  %s", strings.Join(lines, "\n  "))
 	}
 	for i := range offered {
@@ -149,7 +149,7 @@ func (d *Deploy) Assign(ctx context.Context, assignments []Assignment) (Plan, er
 	for i, n := range d.nodes {
 		a := &assignments[i]
 		if a.Wheel == nil && a.Refusal == nil && a.Err == nil {
-			a.Err = errors.New("dsbuild has no wheel for it")
+			a.Err = errors.New("no wheel for this node")
 		}
 		if a.Err != nil && n.Err == nil {
 			n.Err, n.Step = a.Err, "build"
@@ -218,7 +218,7 @@ func (n *NodePlan) choose(tables *compat.Tables, f node.Facts, offered []wheel.L
 	}
 	if choice.Wheel == nil {
 		n.Unfit = true
-		n.refuse("have a wheel built for it: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
+		n.refuse("build a wheel for it: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
 		return nil
 	}
 	n.WheelName = choice.Wheel.Manifest.Name
@@ -243,7 +243,7 @@ func (n *NodePlan) assign(tables *compat.Tables, f node.Facts, a Assignment, opt
 		opt.Bundle = cmp.Or(a.Bundle, opt.Bundle)
 		n.decide(a.Wheel, tables.Fit(a.Wheel.Manifest, f), f, opt)
 		if n.Unfit { // the wheel was chosen for this node, so the node has changed since
-			n.Hint = "the node has changed since dsbuild probed it: run the same command again"
+			n.Hint = "rerun the command: the node has changed since the probe"
 		}
 	}
 }
@@ -292,7 +292,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 	name := plans[members[0]].WheelName
 	for _, i := range members {
 		if other := plans[i].WheelName; other != name {
-			refuseOthers(plans, members, -1, nodeerr.Messagef("they need different wheels: %s and %s", name, other))
+			refuseOthers(plans, members, -1, nodeerr.Messagef("nodes need different wheels: %s and %s", name, other))
 			return
 		}
 	}
@@ -317,9 +317,9 @@ func refuseOthers(plans []NodePlan, members []int, but int, why nodeerr.Message)
 			with = members[slices.IndexFunc(members, func(m int) bool { return m != i })]
 		}
 		plans[i].Action, plans[i].Unfit = change.Refuse, but >= 0 && plans[but].Unfit
-		shares := nodeerr.Messagef("shares its environment with %s: %s", nodeerr.Own(plans[with].Name), why)
+		shares := nodeerr.Messagef("shares an environment with %s: %s", nodeerr.Own(plans[with].Name), why)
 		plans[i].Reasons = []string{plans[i].TextOf(shares)}
-		plans[i].Hint = "give nodes with different needs separate environments"
+		plans[i].Hint = "use separate environments for nodes with different needs"
 	}
 }
 
@@ -331,7 +331,7 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy change.InUse) {
 		users[i] = node.Processes{InUse: f.InUse, More: f.InUseMore}
 		at := slices.IndexFunc(f.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
 		if at >= 0 && (n.Action == change.Install || n.Action == change.Rollback || n.Action == change.Shared) {
-			n.Notes = append(n.Notes, "dsbuild cannot see whether it is in use: "+f.Missing[at])
+			n.Notes = append(n.Notes, "cannot determine whether the environment is in use: "+f.Missing[at])
 		}
 	}
 	p.Decisions.ApplyInUse(users, policy)

@@ -55,17 +55,17 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, change.Install, ""},
 		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, change.Install, ""},
 		"managed":         {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, change.Refuse, "PEP 668"},
-		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, change.Refuse, "may not write into /v"},
+		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, change.Refuse, "no write permission for /v"},
 		"no torch":        {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, change.Refuse, "no torch"},
 		"other torch":     {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, change.Refuse, "node has 2.14"},
 		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, change.Refuse, "x86-64-v3"},
-		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, change.Refuse, "are needed"},
-		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, change.Refuse, "requirements are missing: torch"},
-		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Refuse, "dsbuild has none to send: offline"},
+		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, change.Refuse, " needed"},
+		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, change.Refuse, "missing requirements: torch"},
+		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Refuse, "and none to send: offline"},
 		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Install, ""},
-		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, change.Refuse, "without a RECORD"},
+		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, change.Refuse, "no RECORD"},
 		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, change.Install, ""},
-		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, change.Refuse, "/v/.dsbuild, which belongs to root"},
+		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, change.Refuse, "/v/.dsbuild, owned by root"},
 		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, change.Refuse, "belongs to no package"},
 		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, change.Install, ""},
 		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, change.Refuse, "belongs to other"},
@@ -245,8 +245,8 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, with := range map[int]string{
-		1: "shares its environment with b: they need different wheels",
-		3: "shares its environment with a: ",
+		1: "shares an environment with b: nodes need different wheels",
+		3: "shares an environment with a: ",
 	} {
 		if why := strings.Join(plan.Nodes[i].Reasons, "; "); !strings.HasPrefix(why, with) {
 			t.Errorf("%s: %q, want %q", plan.Nodes[i].Name, why, with)

@@ -236,7 +236,7 @@ func deployWithNoRoute(t *testing.T, up *nodes.Fleet, opt deploy.Options) {
 	if out, err := reach.CombinedOutput(); err == nil || !strings.Contains(string(out), "Network is unreachable") {
 		t.Fatalf("the node has a way out, or no namespace: %v\n%s", err, out)
 	}
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "requirements are missing: hjson, ninja") {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "missing requirements: hjson, ninja") {
 		t.Errorf("without the bundle: %+v", n)
 	}
 	opt.Bundle = &bundle

@@ -28,11 +28,11 @@ func (p Plan) Print(w io.Writer) error {
 				why = []string{"with " + strings.Join(extraWheelNames(n.Extra), ", ")}
 			}
 		case change.Shared:
-			why = []string{"shares its environment with " + p.Nodes[n.Leader].Name}
+			why = []string{"shares an environment with " + p.Nodes[n.Leader].Name}
 		case change.Rollback:
 			why = []string{"back to " + n.Back}
 		case change.UpToDate:
-			why = []string{"runs this wheel already"}
+			why = []string{"already runs this wheel"}
 		}
 		return []string{wheel}, why
 	})
@@ -49,7 +49,7 @@ func (p Plan) Print(w io.Writer) error {
 		}
 	}
 	if err == nil && nodes > 0 {
-		_, err = fmt.Fprintf(w, "sends %s to %s; %s has the least room: %s free, %s needed\n",
+		_, err = fmt.Fprintf(w, "sends %s to %s; least free space on %s: %s free, %s needed\n",
 			ui.Size(bytes), ui.Count(nodes, "node"), fullest.Name, ui.Size(fullest.free), ui.Size(fullest.need))
 	}
 	return err

@@ -43,7 +43,7 @@ func TestALostTransferGoesOnInTheSameRun(t *testing.T) {
 	if s.Connections() != 2 {
 		t.Errorf("%d connections", s.Connections())
 	}
-	if !strings.Contains(said.String(), "gpu1: lost connection") || !strings.Contains(said.String(), "dsbuild reconnects and continues the transfer") {
+	if !strings.Contains(said.String(), "gpu1: lost connection") || !strings.Contains(said.String(), "reconnecting to resume the transfer") {
 		t.Errorf("said:\n%s", said.String())
 	}
 	if left := e.leftovers(t); len(left) > 0 {

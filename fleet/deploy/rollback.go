@@ -17,7 +17,7 @@ import (
 func NewRollbackPlan(nodes []ProbeResult) Plan {
 	return newPlan(nodes, func(i int, p *NodePlan) {
 		if nodes[i].Facts.Previous == nil {
-			p.refuse("a node keeps only the version that the last deploy replaced", "there is nothing to go back to")
+			p.refuse("deploy the version you want: a node keeps only the version that the last deploy replaced", "no previous version to roll back to")
 			return
 		}
 		p.Action, p.Back = change.Rollback, previousName(nodes[i].Facts.Previous)
@@ -45,9 +45,9 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		return err
 	}
 	if planned := n.Facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
-		err := fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s",
+		err := fmt.Errorf("environment changed after the probe: rollback would restore %s, not %s",
 			previousName(b.Previous), previousName(planned))
-		return fault.WithHint(err, "check with --dry-run, then roll back again")
+		return fault.WithHint(err, "check with --dry-run, then rerun the rollback")
 	}
 	accepted, err := n.run.AcceptKept(ctx, n.Node)
 	if err != nil {
@@ -64,7 +64,7 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		return err
 	}
 	if wrong := len(done.WrongByteCode); wrong > 0 {
-		n.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s",
+		n.Warn("removed byte code of the restored version that did not match its modules: %s",
 			ui.Count(wrong, "file"))
 	}
 	n.Changed, n.after, n.recordSHA256, n.altered, n.note = true, nil, done.Record, done.Altered, done.Noted

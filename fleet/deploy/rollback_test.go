@@ -34,7 +34,7 @@ func TestRollbackBringsBackWhatWasThere(t *testing.T) {
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"})), []*sshtest.Server{s}, h)
 
-	if r := back(t, opt); r.Summary.Refused != 1 || code(r.Err()) != 3 || !strings.Contains(r.Nodes[0].Error, "nothing to go back to") {
+	if r := back(t, opt); r.Summary.Refused != 1 || code(r.Err()) != 3 || !strings.Contains(r.Nodes[0].Error, "no previous version to roll back to") {
 		t.Errorf("before any deploy: %+v", r.Nodes[0])
 	}
 
@@ -157,7 +157,7 @@ func TestRollbackRefusesWhatWasChangedWhileKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := back(t, opt).Nodes[0]
-	if n.Status != report.Failed || !strings.Contains(n.Error, "deepspeed/ops/cpu_adam_loaded.py is not as it was before the deploy") || n.Hint == "" {
+	if n.Status != report.Failed || !strings.Contains(n.Error, "deepspeed/ops/cpu_adam_loaded.py differs from its state before the deploy") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -178,11 +178,11 @@ func TestFollowerOfARollback(t *testing.T) {
             raise FileNotFoundError(path)
         return real(path, *a, **k)
     os.open = other
-`, "shares its environment with gpu1, and sees other files there"},
+`, "shares an environment with gpu1, and sees other files there"},
 		"no version yet": {late + `
     real = os.listdir
     os.listdir = lambda path='.': [e for e in real(path) if not e.startswith('deepspeed-')]
-`, "shares its environment with gpu1, which has DeepSpeed 0.19.7+torch2.15.cu132.sm80.v2 now; this node sees no DeepSpeed"},
+`, "shares an environment with gpu1, which has DeepSpeed 0.19.7+torch2.15.cu132.sm80.v2 now; this node sees no DeepSpeed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

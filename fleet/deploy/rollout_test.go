@@ -83,12 +83,12 @@ func TestPlanSaysTheGroups(t *testing.T) {
 	details := func(int) (cells, why []string) { return nil, nil }
 	plan.AssignGroups(fleet.Serial{{N: 1}, {N: 10}})
 	var out strings.Builder
-	if err := plan.Print(&out, nil, details); err != nil || !strings.HasSuffix(out.String(), "\nin 3 groups, one after the other: 1, 10, 9 nodes\n") {
+	if err := plan.Print(&out, nil, details); err != nil || !strings.HasSuffix(out.String(), "\n3 batches: 1, 10, 9 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	plan.AssignGroups(fleet.Serial{{N: 1}})
 	out.Reset()
-	if err := plan.Print(&out, nil, details); err != nil || !strings.HasSuffix(out.String(), "\nin 20 groups, one after the other: 1, 1, 1, 1, 1, 1, 1, …, 1 nodes\n") {
+	if err := plan.Print(&out, nil, details); err != nil || !strings.HasSuffix(out.String(), "\n20 batches: 1, 1, 1, 1, 1, 1, 1, …, 1 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
@@ -166,7 +166,7 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 		if n.Status != want {
 			t.Errorf("%s: %s, want %s", n.Name, n.Status, want)
 		}
-		if want == report.Skipped && (n.Error != "not started: in group 2 of --serial, 1 of 2 nodes failed (gpu2)" || n.Hint == "" || n.Serial != 0) {
+		if want == report.Skipped && (n.Error != "skipped: 1 of 2 nodes failed in batch 2 (gpu2)" || n.Hint == "" || n.Serial != 0) {
 			t.Errorf("%s: %q, hint %q", n.Name, n.Error, n.Hint)
 		}
 	}

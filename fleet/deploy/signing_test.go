@@ -202,11 +202,11 @@ func TestFilesExchangedDuringTheInstallation(t *testing.T) {
 		"a wheel with a module more": {"import shutil; shutil.copyfile('" + evil + "', '" + inbox + "')", "evil.py is not in the accepted wheel"},
 		"a wheel with another module": {
 			"import shutil; shutil.copy('" + edited + "', '" + inbox + ".x'); os.rename('" + inbox + ".x', '" + inbox + "')",
-			"deepspeed/ops/__init__.py is not that of the accepted wheel",
+			"deepspeed/ops/__init__.py does not match the accepted wheel",
 		},
 		"a link in place of a module": {
 			"import atexit; atexit.register(lambda: (os.remove('" + e.site + "/deepspeed/version.py'), os.symlink('/etc/hostname', '" + e.site + "/deepspeed/version.py')))",
-			"deepspeed/version.py is not that of the accepted wheel",
+			"deepspeed/version.py does not match the accepted wheel",
 		},
 	} {
 		started, remove := e.hook(t, c.code)
@@ -239,7 +239,7 @@ func TestPolicyRefusesUnsignedCompanions(t *testing.T) {
 	opt.Dialer, opt.Bundle = count, wheelhouse(t, small{name: "newcomer", version: "1.0"})
 	opt.Policy = k.Policy(t, trustA)
 	n := run(t, t.Context(), opt).Nodes[0]
-	if mustFail(t, e, was, n, "unsigned companion", "nobody has signed these"); n.Step != "fit" || count.Puts.Load() != 0 {
+	if mustFail(t, e, was, n, "unsigned companion", "would install unsigned wheels"); n.Step != "fit" || count.Puts.Load() != 0 {
 		t.Errorf("refused at %s after %d files", n.Step, count.Puts.Load())
 	}
 	opt = options(t, w.loaded, []*sshtest.Server{s}, h)

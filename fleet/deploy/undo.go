@@ -47,13 +47,13 @@ func (n *nodeState) outcome(is change.Ended, before *report.Version, err error) 
 		return errors.New(n.after.String() + " is installed and recorded")
 	case is.Recorded:
 		n.Changed = true
-		return errors.New(n.after.String() + " is installed and stays; the next run finishes recording it")
+		return errors.New(n.after.String() + " is installed; the next run finishes recording it")
 	case before == nil:
 		n.Changed, n.after = false, nil
-		return errors.New("put back: no DeepSpeed, as before")
+		return errors.New("rolled back to no DeepSpeed")
 	}
 	n.Changed, n.after = false, before
-	return nodeerr.Errorf("put back: DeepSpeed %s, as before", nodeerr.Own(before.Version))
+	return nodeerr.Errorf("rolled back to DeepSpeed %s", nodeerr.Own(before.Version))
 }
 
 // describeUnseen describes the state of the node, whose undo failed or gave no answer.
@@ -61,14 +61,14 @@ func (n *nodeState) describeUnseen(err error) error {
 	var refused *agent.Failure
 	switch {
 	case errors.As(err, &refused):
-		return fmt.Errorf("its environment was not put back: %w; the next deploy puts it back first", err)
+		return fmt.Errorf("rollback failed: %w; the next deploy retries it first", err)
 	case n.Step == "record":
-		return errors.New("it may run either version; deploy again")
+		return errors.New("either version may be installed; deploy again")
 	case errors.Is(err, remote.ErrLost):
-		return errors.New("the node puts its environment back by itself; dsbuild could not confirm it")
+		return errors.New("the node rolls back by itself, which could not be confirmed")
 	}
 	if n.Err.Error() == err.Error() {
-		return errors.New("the state of its environment is unknown; the next deploy repairs it")
+		return errors.New("environment state is unknown; the next deploy repairs it")
 	}
-	return fmt.Errorf("the state of its environment is unknown (%w); the next deploy repairs it", err)
+	return fmt.Errorf("environment state is unknown (%w); the next deploy repairs it", err)
 }

@@ -247,10 +247,10 @@ func TestVerifySeesThroughAnEditedRecord(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 3)
 	rewrite(t, f.envs[2], adam, "edited = True\n")
-	noted := "its RECORD differs from the one that dsbuild noted when it installed " + f.wheel.Manifest.Name
-	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, whatever RECORD says", noted)
+	noted := "RECORD has changed since dsbuild installed " + f.wheel.Manifest.Name
+	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, regardless of RECORD", noted)
 	f.opt.Wheels = []wheel.Loaded{f.wheel}
-	differs(t, f.look(t), 2, adam+" is not the wheel's", noted)
+	differs(t, f.look(t), 2, adam+" does not match the wheel", noted)
 	// Alone it has nobody to be compared with, but for what dsbuild noted.
 	f.opt.Wheels, f.opt.Hosts, f.envs = nil, f.opt.Hosts[2:], f.envs[2:]
 	differs(t, f.look(t), 0, noted)
@@ -278,8 +278,8 @@ func TestVerifyOfFilesMissingAddedAndReplaced(t *testing.T) {
 	f.opt.Verify = verify.LevelFiles
 	r := f.look(t)
 	differs(t, r, 0, so+" does not match RECORD", "deepspeed/git_version_info.py, deepspeed/ops/op_builder/__init__.py are missing",
-		"deepspeed/added0.py, deepspeed/added1.py, deepspeed/added2.py, deepspeed/added3.py, deepspeed/added4.py and 2 more are code that RECORD does not list")
-	if n := r.Nodes[0]; len(n.Notes) != 1 || n.Notes[0] != "deepspeed/ops/adam/cpu_adam.py.bak is in its folder, but not in RECORD" {
+		"deepspeed/added0.py, deepspeed/added1.py, deepspeed/added2.py, deepspeed/added3.py, deepspeed/added4.py and 2 more are code that is not in RECORD")
+	if n := r.Nodes[0]; len(n.Notes) != 1 || n.Notes[0] != "deepspeed/ops/adam/cpu_adam.py.bak is in DeepSpeed's directory, but not in RECORD" {
 		t.Errorf("notes: %q", n.Notes)
 	}
 }
@@ -317,7 +317,7 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	}
 	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	r = f.look(t)
-	if r.Err() != nil || len(r.Nodes[2].Notes) != 1 || !strings.Contains(r.Nodes[2].Notes[0], "dsbuild did not install it, but all its files are those of "+f.wheel.Manifest.Name) {
+	if r.Err() != nil || len(r.Nodes[2].Notes) != 1 || !strings.Contains(r.Nodes[2].Notes[0], "not installed by dsbuild, but all files match "+f.wheel.Manifest.Name) {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[2].Notes)
 	}
 	e.write(t, adam, "edited = True\n")
@@ -325,21 +325,21 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	f.opt.Wheels = nil
 	r = f.look(t)
 	differs(t, r, 2, adam+" does not match RECORD")
-	if !strings.Contains(r.Nodes[2].Hint, "install that DeepSpeed again") {
+	if !strings.Contains(r.Nodes[2].Hint, "reinstall this DeepSpeed") {
 		t.Errorf("hint %q", r.Nodes[2].Hint)
 	}
 	// A whole RECORD of somebody else's is seen through by comparison alone.
 	byHand(t, e, f.wheel.Path)
 	rewrite(t, e, adam, "edited = True\n")
-	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, whatever RECORD says")
+	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, regardless of RECORD")
 	// Over what dsbuild installed, the same wheel by hand is worth a note where the wheel
 	// proves the files. Another node's note does not: that node may lie.
 	byHand(t, f.envs[0], f.wheel.Path)
 	byHand(t, e, f.wheel.Path)
-	differs(t, f.look(t), 0, "its RECORD differs from the one that dsbuild noted when it installed "+f.wheel.Manifest.Name)
+	differs(t, f.look(t), 0, "RECORD has changed since dsbuild installed "+f.wheel.Manifest.Name)
 	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	r = f.look(t)
-	if r.Err() != nil || !slices.Contains(r.Nodes[0].Notes, "another tool than dsbuild installed it again") {
+	if r.Err() != nil || !slices.Contains(r.Nodes[0].Notes, "reinstalled by another tool") {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[0].Notes)
 	}
 }
@@ -403,15 +403,15 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 	}
 	e.write(t, "deepspeed/e.py", text)
 	e.write(t, "deepspeed/f.py", text)
-	differs(t, f.look(t), 0, "do not match RECORD", "deepspeed/e.py, deepspeed/f.py are code that RECORD does not list")
+	differs(t, f.look(t), 0, "do not match RECORD", "deepspeed/e.py, deepspeed/f.py are code that is not in RECORD")
 	if err := os.Truncate(infos[0], 0); err != nil {
 		t.Fatal(err)
 	}
-	differs(t, f.look(t), 0, "more are code that RECORD does not list")
+	differs(t, f.look(t), 0, "more are code that is not in RECORD")
 	if err := os.Remove(infos[0]); err != nil {
 		t.Fatal(err)
 	}
-	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Notes) != 1 || !strings.HasPrefix(r.Nodes[0].Notes[0], "its DeepSpeed has no RECORD") {
+	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Notes) != 1 || !strings.HasPrefix(r.Nodes[0].Notes[0], "installed DeepSpeed has no RECORD") {
 		t.Errorf("%v, notes %q", r.Err(), r.Nodes[0].Notes)
 	}
 }
@@ -428,7 +428,7 @@ func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 	f := deployed(t, 4)
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	r := f.look(t)
-	differs(t, r, 1, "torch 2.15.1, where 3 of 4 nodes have 2.15.0")
+	differs(t, r, 1, "torch 2.15.1, but 3 of 4 nodes have 2.15.0")
 	out := printed(t, r)
 	if !strings.Contains(out, "\ntorch: 2.15.0 on gpu[01,03-04]; 2.15.1 on gpu02\n") {
 		t.Error(out)
@@ -439,7 +439,7 @@ func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 	// A minor of torch is what its ops were compiled for.
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.14.0+cu132'\ncuda = '13.2'\n")
 	f.opt.Verify = verify.LevelFiles
-	differs(t, f.look(t), 1, "its DeepSpeed does not fit it: built against torch 2.15, but this node has 2.14", "torch 2.14.0, where 3 of 4 nodes have 2.15.0")
+	differs(t, f.look(t), 1, "installed DeepSpeed is incompatible: built against torch 2.15, but this node has 2.14", "torch 2.14.0, but 3 of 4 nodes have 2.15.0")
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	// Two against two: nobody can say who is odd.
 	f.envs[2].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
@@ -466,7 +466,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	f.opt.Hosts[1].Python = bare.python
 	f.opt.Hosts[2].Python = "/nowhere/python"
 	r := f.look(t)
-	for i, want := range []string{"", "it has no DeepSpeed", "no usable Python: python is missing"} {
+	for i, want := range []string{"", "no DeepSpeed installed", "no usable Python: python is missing"} {
 		if n := r.Nodes[i]; len(n.Differs) != 1 && i > 0 || n.Error != want && i > 0 {
 			t.Errorf("%s: %q", n.Name, n.Differs)
 		}
@@ -476,12 +476,12 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	}
 	// With none at all they agree, but run nothing.
 	f.opt.Hosts = f.opt.Hosts[1:2]
-	if r := f.look(t); code(r.Err()) != 3 || r.Nodes[0].Error != "it has no DeepSpeed" || r.Nodes[0].After != nil {
+	if r := f.look(t); code(r.Err()) != 3 || r.Nodes[0].Error != "no DeepSpeed installed" || r.Nodes[0].After != nil {
 		t.Errorf("%v", r.Err())
 	}
 	// One elsewhere is not one of the environment.
 	f.opt.Hosts[0].Env = map[string]string{"PYTHONPATH": f.envs[2].site}
-	if n := f.look(t).Nodes[0]; n.Error != "node reported: it has no DeepSpeed of its own: an import finds "+filepath.Join(f.envs[2].site, "deepspeed") || !strings.Contains(n.Hint, "PYTHONPATH") {
+	if n := f.look(t).Nodes[0]; n.Error != "node reported: no DeepSpeed in the environment: import finds "+filepath.Join(f.envs[2].site, "deepspeed") || !strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%s, hint %s", n.Error, n.Hint)
 	}
 	// Unreachable nodes do not hide the others.
@@ -501,7 +501,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	f.opt.Wheels = []wheel.Loaded{older}
 	r := f.look(t)
 	for _, n := range r.Nodes {
-		if n.Status != report.Differs || n.Error != "it runs DeepSpeed "+f.wheel.Version+", not "+older.Manifest.Name || n.Wheel != older.Manifest.Name {
+		if n.Status != report.Differs || n.Error != "runs DeepSpeed "+f.wheel.Version+", not "+older.Manifest.Name || n.Wheel != older.Manifest.Name {
 			t.Errorf("%s: %s", n.Name, n.Error)
 		}
 	}
@@ -514,14 +514,14 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	other := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{adam: "rebuilt = 1\n"}}))[0]
 	f.opt.Wheels = []wheel.Loaded{other}
 	r = f.look(t)
-	want := fmt.Sprintf("%s is not the wheel's; it runs another wheel of that version (sha256 %.12s), not %s (%.12s)", adam, f.wheel.Manifest.SHA256, other.Manifest.Name, other.Manifest.SHA256)
+	want := fmt.Sprintf("%s does not match the wheel; runs another wheel of this version (sha256 %.12s), not %s (%.12s)", adam, f.wheel.Manifest.SHA256, other.Manifest.Name, other.Manifest.SHA256)
 	if n := r.Nodes[0]; n.Error != want {
 		t.Errorf("%s\n%s", n.Error, want)
 	}
 	// One that could not run at all says why.
 	foreign := load(t, makeWheel(t, t.TempDir(), wheelOptions{torch: "2.14.0", cuda: "13.0"}))[0]
 	f.opt.Wheels = []wheel.Loaded{foreign}
-	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "does not fit it: built against torch 2.14, but this node has 2.15") {
+	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "is incompatible: built against torch 2.14, but this node has 2.15") {
 		t.Error(n.Error)
 	}
 	f.opt.Wheels = []wheel.Loaded{foreign, older}
@@ -529,7 +529,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 		t.Error(n.Error)
 	}
 	f.opt.Wheels = []wheel.Loaded{foreign, foreign}
-	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "dsbuild cannot choose a wheel for it: "+foreign.Manifest.Name+" does not fit it: ") || n.Status != report.Differs {
+	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "cannot choose a wheel: "+foreign.Manifest.Name+" does not fit it: ") || n.Status != report.Differs {
 		t.Error(n.Error)
 	}
 }
@@ -580,7 +580,7 @@ func TestVerifyLoadsEveryOp(t *testing.T) {
 	t.Parallel()
 	broken := "raise ImportError('no kernel image')\n"
 	for name, c := range map[string]struct{ files, want string }{
-		"op raises":           {broken, "node reported: op cpu_adam does not load: ImportError: no kernel image"},
+		"op raises":           {broken, "node reported: cannot load op cpu_adam: ImportError: no kernel image"},
 		"illegal instruction": {"import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n", "op cpu_adam: killed by an illegal instruction"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -637,15 +637,15 @@ func TestVerifyOfCompanions(t *testing.T) {
 		t.Fatal(r.Err())
 	}
 	e.write(t, "hjson/__init__.py", "edited = 1\n")
-	differs(t, f.look(t), 0, "files of hjson do not match RECORD, or are missing: hjson/__init__.py")
+	differs(t, f.look(t), 0, "files of hjson are missing or do not match RECORD: hjson/__init__.py")
 	if err := os.Remove(filepath.Join(e.site, "hjson/__init__.py")); err != nil {
 		t.Fatal(err)
 	}
-	differs(t, f.look(t), 0, "files of hjson do not match RECORD, or are missing: hjson/__init__.py")
+	differs(t, f.look(t), 0, "files of hjson are missing or do not match RECORD: hjson/__init__.py")
 	if err := os.RemoveAll(filepath.Join(e.site, "hjson-3.1.0.dist-info")); err != nil {
 		t.Fatal(err)
 	}
-	differs(t, f.look(t), 0, "hjson, which dsbuild installed with DeepSpeed, is gone")
+	differs(t, f.look(t), 0, "hjson, which dsbuild installed with DeepSpeed, is missing")
 }
 
 // What tells the facts has less time than what reads files.
@@ -658,7 +658,7 @@ func TestVerifyOfANodeThatHangs(t *testing.T) {
 	}
 	f.opt.Hosts[0].Python, f.opt.Timeout = python, 5*time.Second
 	r, err := verify.Run(context.Background(), verifyOptions(f.opt))
-	if n := r.Nodes[0]; err != nil || n.Status != report.Failed || n.Step != "probe" || n.Error != "not done within 5.0s" || n.Hint == "" {
+	if n := r.Nodes[0]; err != nil || n.Status != report.Failed || n.Step != "probe" || n.Error != "timed out after 5.0s" || n.Hint == "" {
 		t.Errorf("%v %+v", err, r.Nodes[0])
 	}
 }

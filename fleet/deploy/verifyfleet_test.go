@@ -156,10 +156,10 @@ func TestVerifyOf800Nodes(t *testing.T) {
 	}
 	for _, want := range []string{
 		"\ngpu[007-008]   ", "\ntorch: 2.15.0 on gpu[001-006,009-799]; 2.14.0 on gpu[007-008]\n", "\nglibc (may differ): 2.36 on 739 nodes; 2.31 on gpu[100,102,104,", ",…] (60 nodes)\n",
-		"gpu[007-008] (2 nodes): torch 2.14.0, where 797 of 799 nodes have 2.15.0\n",
-		"\ngpu666: deepspeed/some/folder/with/a/module_013.py differs from 798 of 799 nodes with this version, whatever RECORD says\n",
+		"gpu[007-008] (2 nodes): torch 2.14.0, but 797 of 799 nodes have 2.15.0\n",
+		"\ngpu666: deepspeed/some/folder/with/a/module_013.py differs from 798 of 799 nodes with this version, regardless of RECORD\n",
 		"\ngpu800: connect: cannot connect\n", "\n796 of 800 nodes ok, 1 unreachable, 3 differ\n",
-		"gpu[001-799] (note): deepspeed/ops/notes.txt is in its folder",
+		"gpu[001-799] (note): deepspeed/ops/notes.txt is in DeepSpeed's directory",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("not said: %q", want)
@@ -210,15 +210,15 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 	for name, c := range map[string]struct{ old, put, want string }{
 		"a file of its own":    {`"others":{`, `"others":{"../../../bin/x":"sha256=AAAA ",`, "../../../bin/x is missing"},
 		"no hash":              {`"others":{`, `"others":{"../../../bin/x":"sha256=?! 00",`, "../../../bin/x does not match RECORD"},
-		"counts without names": {`"litter":{"count":0,"first":[]}`, `"litter":{"count":3,"first":[]}`, "3 files are in its folder"},
+		"counts without names": {`"litter":{"count":0,"first":[]}`, `"litter":{"count":3,"first":[]}`, "3 files are in DeepSpeed's directory"},
 		"less than none":       {`"litter":{"count":0,"first":[]}`, `"litter":{"count":-7,"first":["x"]}`, ""},
 		// Where the list was asked for already, and where it was not.
 		"a list for all":      {`"files":{}`, `"files":{"deepspeed/x.py":"sha256=AAAA 00"}`, "deepspeed/x.py does not match RECORD"},
-		"lines of its own":    {`"version":"0.19.8`, `"note":"","version":"0.19.8`, "does not understand"},
+		"lines of its own":    {`"version":"0.19.8`, `"note":"","version":"0.19.8`, "unexpected reply"},
 		"a verdict":           {`"litter":{"count":0,"first":[]`, `"litter":{"count":1,"first":["x\n2 nodes ok"]`, ""},
 		"another's digest":    {`"digest":"`, `"digest":"0`, ""},
 		"a manifest of words": {`"manifest":{"name":"`, `"manifest":{"archs":"all","name":"`, ""},
-		"a wheel for others":  {`"cuda":"13.2"`, `"cuda":"12.4"`, "does not fit it"},
+		"a wheel for others":  {`"cuda":"13.2"`, `"cuda":"12.4"`, "is incompatible"},
 	} {
 		pairs := []string{c.old, c.put}
 		if first, ok := strings.CutSuffix(c.put, "}"); ok && c.old == `"files":{}` {

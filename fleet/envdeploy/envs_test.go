@@ -395,7 +395,7 @@ func TestOneChangedPackage(t *testing.T) {
 	}
 	mustBe(t, tree(t, a), before)
 	r = back(t, opt2)
-	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "nothing to go back to") || current(t, s) != a {
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "no previous environment to roll back to") || current(t, s) != a {
 		t.Errorf("%+v", n)
 	}
 	// What a rollback has left is there still: only the link changes.
@@ -555,7 +555,7 @@ func TestChangedFilesAreNamed(t *testing.T) {
 			cmd := exec.Command("python3", "-c", "import sys, py_compile; py_compile.compile(sys.argv[1], sys.argv[2], invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)",
 				filepath.Join(packages, "torch/version.py"), filepath.Join(packages, "alpha/__pycache__/__init__.cpython-311.pyc"))
 			return cmd.Run()
-		}, "alpha/__pycache__/__init__.cpython-311.pyc is not the byte code of its module", false},
+		}, "alpha/__pycache__/__init__.cpython-311.pyc is byte code that does not match its module", false},
 		"a command": {func() error { return replace(filepath.Join(current(t, s), "bin/alpha-tool"), "#!/bin/sh\n") }, "bin/alpha-tool is altered", false},
 		"a package": {func() error {
 			info := filepath.Join(packages, "extra-1.dist-info")

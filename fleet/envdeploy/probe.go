@@ -144,9 +144,9 @@ func (n *nodeState) probe(ctx context.Context) error {
 	n.processes, err = node.FindProcesses(ctx, n.Runner, got.Current.Python)
 	switch {
 	case err != nil && n.run.opt.InUse.Ignore:
-		n.Warn("dsbuild does not know whether its environment is in use, and changes it anyway: %v", err)
+		n.Warn("cannot determine whether the environment is in use, and changes it anyway: %v", err)
 	case err != nil:
-		err = fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
+		err = fmt.Errorf("cannot determine whether the environment is in use: %w", err)
 		return fault.WithHint(err, "if its Python is gone, no new job can use it: --in-use ignore")
 	}
 	return nil

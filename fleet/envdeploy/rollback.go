@@ -17,7 +17,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
 			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"),
 				"no usable Python: "+n.Facts.MissingPython()+" is missing")
 		case n.State.Previous == nil:
-			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
+			p.refuse("deploy the environment you want: a node keeps only the one before the last switch", "no previous environment to roll back to")
 		default:
 			p.Action = change.Rollback
 		}
@@ -39,8 +39,8 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		return n.prove(ctx, b.Current.Python)
 	}
 	if planned := n.state.Previous; b.Before == nil || b.Before.Digest != planned.Digest {
-		return fault.WithHint(errors.New("another change was made since the survey"),
-			"check with --dry-run, then roll back again")
+		return fault.WithHint(errors.New("environment changed after the probe"),
+			"check with --dry-run, then rerun the rollback")
 	}
 	accepted, err := n.run.AcceptKept(ctx, n.Node)
 	if err != nil {

@@ -114,7 +114,7 @@ func TestFilesOnASharedDisk(t *testing.T) {
 	zip.Dir = fake
 	must(t, zip.Run(), os.Chtimes(path, info.ModTime(), info.ModTime()))
 	opt.Force = true
-	if n := run(t, t.Context(), opt).Nodes[0]; n.Status == report.OK || !strings.Contains(n.Error, "was changed after it had been sent") {
+	if n := run(t, t.Context(), opt).Nodes[0]; n.Status == report.OK || !strings.Contains(n.Error, "changed after it was sent") {
 		t.Errorf("another installer: %+v", n)
 	}
 	if _, err := os.Stat(ran); err == nil {

@@ -47,7 +47,7 @@ func TestSerial(t *testing.T) {
 			t.Errorf("%s: %s, group %d", n.Name, n.Status, n.Serial)
 		}
 	}
-	if n := r.Nodes[2]; !strings.Contains(n.Error, "in group 2 of --serial") {
+	if n := r.Nodes[2]; !strings.Contains(n.Error, "failed in batch 2 ") {
 		t.Error(n.Error)
 	}
 }

@@ -44,11 +44,11 @@ func TestNodesSendCodesInPlaceOfHints(t *testing.T) {
 // What a hint names is the inventory's, and needs no quotes in a shell.
 func TestAdviceNamesTheInventorysPython(t *testing.T) {
 	for _, c := range []struct{ code, python, want string }{
-		{"shadow-user", "/opt/env/bin/python", "it is in this user's own packages: there run /opt/env/bin/python -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1"},
-		{"shadow-user", "/opt/my env/bin/python", "it is in this user's own packages: there run python -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1"},
-		{"no-room", "/opt/env/bin/python", "make room on the node: df -h /opt/env; df -i /opt/env; quota"},
-		{"no-room", "python3", "make room on the node: df -h ENVIRONMENT; df -i ENVIRONMENT; quota"},
-		{"shadow-pythonpath", "/opt/env/bin/python", "PYTHONPATH puts it first: take its folder out"},
+		{"shadow-user", "/opt/env/bin/python", "uninstall it from the user's packages on the node: /opt/env/bin/python -m pip uninstall deepspeed; or set PYTHONNOUSERSITE=1"},
+		{"shadow-user", "/opt/my env/bin/python", "uninstall it from the user's packages on the node: python -m pip uninstall deepspeed; or set PYTHONNOUSERSITE=1"},
+		{"no-room", "/opt/env/bin/python", "free disk space: df -h /opt/env; df -i /opt/env; quota"},
+		{"no-room", "python3", "free disk space: df -h ENVIRONMENT; df -i ENVIRONMENT; quota"},
+		{"shadow-pythonpath", "/opt/env/bin/python", "remove its directory from PYTHONPATH"},
 		{"run: dsbuild x; curl y | sh", "/opt/env/bin/python", ""},
 	} {
 		if got := node.AdviceFor(c.code, c.python); got != c.want {

@@ -112,7 +112,7 @@ func (f Facts) PythonHint(otherwise string) string {
 	for _, name := range []string{"PYTHONHOME", "PYTHONPATH"} {
 		if strings.Contains(f.MissingPython(), "; "+name+" is set to ") {
 			return "unset " + name +
-				" where that node sets it (.bashrc, or setup: and env: in the inventory): it keeps Python from starting"
+				" on the node (.bashrc, or setup: and env: in the inventory): it prevents Python from starting"
 		}
 	}
 	return otherwise

@@ -50,7 +50,7 @@ func TestFullFleetHungDriver(t *testing.T) {
 			t.Parallel()
 			begin := time.Now()
 			f := probe(t, local{env: env}, node.ProbeOptions{Python: python})
-			if !slices.Contains(f.Missing, "compute capability (nvidia-smi does not answer)") || f.CPU == "" || f.Glibc == "" {
+			if !slices.Contains(f.Missing, "compute capability (nvidia-smi does not respond)") || f.CPU == "" || f.Glibc == "" {
 				t.Errorf("%+v", f)
 			}
 			if took := time.Since(begin); took < 19*time.Second || took > 2*time.Minute {

@@ -132,7 +132,7 @@ func runProbe(
 		return nil, nil, err
 	case !got.any:
 		return nil, nil, errors.New(
-			"the node gave no answer: is its shell a POSIX shell, and does the setup line read standard input?")
+			"no output from the node: its shell must be POSIX, and setup: must not read standard input")
 	}
 	return got.assembleFacts(broken), undone, nil
 }
@@ -201,7 +201,7 @@ func (a *answer) readMessage(message json.RawMessage) error {
 		a.found = value
 	case "end":
 	default:
-		return fmt.Errorf("dsbuild does not understand the node's answer: %q", key)
+		return fmt.Errorf("unexpected reply from the node: %q", key)
 	}
 	return a.checkBounds()
 }
@@ -264,14 +264,14 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 		f.Missing = append(f.Missing, "cpu")
 	}
 	if a.hung {
-		f.Missing = append(f.Missing, "compute capability (nvidia-smi does not answer)")
+		f.Missing = append(f.Missing, "compute capability (nvidia-smi does not respond)")
 	}
 	if a.python != nil && a.python.Hidden {
-		f.Missing = append(f.Missing, "in_use (the node hides the processes of other users: hidepid)")
+		f.Missing = append(f.Missing, "in_use (processes of other users are hidden: hidepid)")
 	}
 	if unseen > 0 {
 		f.Missing = append(f.Missing,
-			fmt.Sprintf("in_use (dsbuild may not inspect %d Python processes of other users)", unseen))
+			fmt.Sprintf("in_use (no permission to inspect %d Python processes of other users)", unseen))
 	}
 	return &f
 }
@@ -288,7 +288,7 @@ func (a *answer) missingPython(broken *ScriptError) []string {
 	case broken != nil:
 		return []string{fmt.Sprintf("python (%s: %v)", a.found, broken)}
 	}
-	return []string{fmt.Sprintf("python (%s gave no answer)", a.found)}
+	return []string{fmt.Sprintf("python (%s: no output)", a.found)}
 }
 
 // missingFacts names the other facts that the probe could not find. If Python is missing, it

@@ -209,12 +209,12 @@ func TestProbeDistrustsTheNode(t *testing.T) {
 		out  answers
 		want string
 	}{
-		"nothing":       {func(string) string { return "hello\n" }, "gave no answer"},
-		"not JSON":      {func(m string) string { return m + "{\n" }, "not JSON"},
-		"unknown word":  {func(m string) string { return m + "colour red\n" }, "does not understand"},
-		"unknown field": {func(m string) string { return m + `{"python":{"colour":"red"}}` + "\n" }, "does not understand"},
+		"nothing":       {func(string) string { return "hello\n" }, "no output from the node"},
+		"not JSON":      {func(m string) string { return m + "{\n" }, "invalid JSON"},
+		"unknown word":  {func(m string) string { return m + "colour red\n" }, "unexpected reply"},
+		"unknown field": {func(m string) string { return m + `{"python":{"colour":"red"}}` + "\n" }, "unexpected reply"},
 		"many GPUs":     {func(m string) string { return strings.Repeat(m+"gpu A100\n", 600) }, remote.ErrFlood.Error()},
-		"wrong type":    {func(m string) string { return m + sh + m + `{"python":{"free_bytes":"many"}}` + "\n" }, "does not understand"},
+		"wrong type":    {func(m string) string { return m + sh + m + `{"python":{"free_bytes":"many"}}` + "\n" }, "unexpected reply"},
 		"endless line":  {func(m string) string { return m + strings.Repeat("x", 5<<20) }, remote.ErrFlood.Error()},
 		"endless noise": {func(string) string { return strings.Repeat("x\n", 9<<20) }, remote.ErrFlood.Error()},
 	} {
@@ -267,7 +267,7 @@ func TestDecode(t *testing.T) {
 		}
 	}
 	for _, message := range []string{`{"text": "a"} {"text": "b"}`, `{"text": "a", "unknown": 1}`, `{"text": "a\`, `{"text": "a`, ``, `{"count": 1.5}`} {
-		if err := node.Decode(json.RawMessage(message), new(said)); err == nil || !strings.Contains(err.Error(), "the node's answer") {
+		if err := node.Decode(json.RawMessage(message), new(said)); err == nil || !strings.Contains(err.Error(), "from the node: ") {
 			t.Errorf("%s: %v", message, err)
 		}
 	}

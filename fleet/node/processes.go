@@ -28,7 +28,7 @@ func FindProcesses(ctx context.Context, r remote.Runner, python string) (Process
 		return Decode(m, got)
 	})
 	if err == nil && got == nil {
-		err = errors.New("the node gave no answer")
+		err = errors.New("no output from the node")
 	}
 	if err != nil {
 		return Processes{}, err

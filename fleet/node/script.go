@@ -155,15 +155,15 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 	failed := &ScriptError{Err: err, Stderr: said}
 	switch {
 	case !out.answered && firstWord.Match(errs.begin):
-		failed.why = "a start file of the login shell starts another shell, which took dsbuild's program for its input"
-		return fault.WithHint(failed, "let only interactive shells do so, in .bashrc: [[ $- == *i* ]] && exec zsh; "+
+		failed.why = "a startup file of the login shell starts another shell, which consumed dsbuild's program as its input"
+		return fault.WithHint(failed, "start it only in interactive shells, in .bashrc: [[ $- == *i* ]] && exec zsh; "+
 			"or change the login shell: chsh -s /bin/zsh")
 	case broken && !out.answered &&
 		(exit.Code == sftpServerFailed && said == "" || strings.Contains(said, "sftp connections only")):
 		failed.why = fmt.Sprintf(
-			"the account is for SFTP alone: sshd starts an SFTP server in place of each program (%v)", err)
-		return fault.WithHint(failed, "give another account (user: in the inventory), "+
-			"or take this one out of ForceCommand in the node's sshd_config; try: ssh NODE true")
+			"account is restricted to SFTP (%v)", err)
+		return fault.WithHint(failed, "set user: in the inventory to another account, "+
+			"or exempt this one from ForceCommand in the node's sshd_config; test with: ssh NODE true")
 	case broken:
 		return failed
 	}
@@ -268,14 +268,14 @@ func Decode(message json.RawMessage, into any) error {
 	}
 	var loose any
 	if err := json.Unmarshal(message, &loose); err != nil {
-		return fmt.Errorf("the node's answer is not JSON: %w", err)
+		return fmt.Errorf("invalid JSON from the node: %w", err)
 	}
 	tidy, err := json.Marshal(cleanAll(loose, false))
 	if err == nil {
 		err = decodeStrictly(tidy, into)
 	}
 	if err != nil {
-		return fmt.Errorf("dsbuild does not understand the node's answer: %w", err)
+		return fmt.Errorf("unexpected reply from the node: %w", err)
 	}
 	return nil
 }
@@ -287,7 +287,7 @@ func decodeStrictly(message []byte, into any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("there is more text after it")
+		return errors.New("unexpected text after the value")
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func TestAnyPOSIXShellAnswers(t *testing.T) {
 			if !slices.Equal(f.GPUs, want) || f.Driver != "580.65.06" || f.CPU != "x86-64-v2" {
 				t.Errorf("GPUs %+v, driver %q, CPU %q", f.GPUs, f.Driver, f.CPU)
 			}
-			if !slices.Equal(f.Missing, []string{"python (/bin/python3 gave no answer)", "glibc", "compute capability"}) {
+			if !slices.Equal(f.Missing, []string{"python (/bin/python3: no output)", "glibc", "compute capability"}) {
 				t.Errorf("missing: %q", f.Missing)
 			}
 			if name == "busybox" {
@@ -102,7 +102,7 @@ func TestAnyPOSIXShellAnswers(t *testing.T) {
 // A node that starts something else than the program is told as such.
 func TestAnotherProgramIsStarted(t *testing.T) {
 	t.Parallel()
-	const ofSFTP, ofShell = "the account is for SFTP alone", "a start file of the login shell starts another shell"
+	const ofSFTP, ofShell = "account is restricted to SFTP", "a startup file of the login shell starts another shell"
 	for starts, want := range map[string]string{
 		"exec dash": ofShell, "exec bash": ofShell, "exec zsh": ofShell, "exec tcsh": ofShell, "exec fish": ofShell, "exec ksh": ofShell,
 		"cat >/dev/null; echo This service allows sftp connections only.; exit 1": ofSFTP,

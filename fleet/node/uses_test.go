@@ -154,7 +154,7 @@ func TestProcessesOfOthersAreFoundAsFarAsTheyShow(t *testing.T) {
 		t.Errorf("in use: %+v, want pid %d", f.InUse, shown)
 	}
 	unseen := func(m string) bool {
-		return strings.HasPrefix(m, "in_use (dsbuild may not inspect ") && strings.HasSuffix(m, " of other users)")
+		return strings.HasPrefix(m, "in_use (no permission to inspect ") && strings.HasSuffix(m, " of other users)")
 	}
 	if !slices.ContainsFunc(f.Missing, unseen) {
 		t.Errorf("missing: %q", f.Missing)
@@ -271,7 +271,7 @@ func TestHiddenProcessesAreTold(t *testing.T) {
 	for mount, want := range map[string]bool{"": false, "mount -t proc -o hidepid=2 proc /proc && ": true} {
 		f := probe(t, local{within: []string{"unshare", "-m", "sh", "-c", mount + nobody, "sh"}}, node.ProbeOptions{Python: python})
 		hides := func(m string) bool {
-			return strings.HasPrefix(m, "in_use (the node hides the processes of other users")
+			return strings.HasPrefix(m, "in_use (processes of other users are hidden")
 		}
 		if slices.ContainsFunc(f.Missing, hides) != want {
 			t.Errorf("%q: missing %q, want that processes are hidden: %v", mount, f.Missing, want)

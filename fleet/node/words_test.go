@@ -122,7 +122,7 @@ Current thread 0x00007f9c4bbcab80 (most recent call first):
 		t.Errorf("%v\nwant %s", broken, want)
 	}
 	f := node.Facts{Missing: []string{"python (/usr/bin/python3: " + broken.Error() + ")"}}
-	if hint := f.PythonHint("set python:"); !strings.HasPrefix(hint, "unset PYTHONHOME where that node sets it") {
+	if hint := f.PythonHint("set python:"); !strings.HasPrefix(hint, "unset PYTHONHOME on the node") {
 		t.Errorf("hint: %s", hint)
 	}
 	if hint := (node.Facts{Missing: []string{"python"}}).PythonHint("set python:"); hint != "set python:" {

@@ -33,7 +33,7 @@ func unwell(total int) []report.Node {
 		default:
 			n.Status, n.Step = report.Failed, "install"
 			detail := fmt.Sprintf("ERROR: [Errno 28] /opt/venv/.dsbuild/run-20261122T0930-ab12cd/pip-%d", 4000+i) + strings.Repeat(" and much more of the kind", 20)
-			n = withError(n, nodeerr.Errorf("pip ended with status 1: there is no room left (%s)", nodeerr.Own(detail)))
+			n = withError(n, nodeerr.Errorf("pip exited with status 1: no space left on device (%s)", nodeerr.Own(detail)))
 		}
 		nodes = append(nodes, n)
 	}
@@ -44,7 +44,7 @@ func TestCausesAreFew(t *testing.T) {
 	t.Parallel()
 	nodes := append(unwell(200),
 		report.Node{Name: "cpu1", Status: report.OK},
-		report.Node{Name: "cpu2", Status: report.Failed, Step: "verify", Error: "pip ended with status 1: ERROR: [Errno 5] x"},
+		report.Node{Name: "cpu2", Status: report.Failed, Step: "verify", Error: "pip exited with status 1: ERROR: [Errno 5] x"},
 		report.Node{Name: "cpu3", Status: report.Skipped, Step: "fit", Error: "not started: too many nodes failed before"},
 		report.Node{Name: "cpu4", Status: report.Skipped, Error: "not started: too many nodes failed before"},
 		report.Node{Name: "cpu5", Status: report.Differs, Step: "verify", Error: "torch 2.14.0; no einops", Differs: []string{"torch 2.14.0", "no einops"}},
@@ -83,7 +83,7 @@ func TestFailuresOfManyNodesFitAScreen(t *testing.T) {
 		t.Errorf("%d lines of 80 characters", lines)
 	}
 	for _, want := range []string{
-		"143-160,163-180,183-200] (180 nodes), e.g. gpu003: install: pip ended with status 1: there is no room left (ERROR: [Errno 28]",
+		"143-160,163-180,183-200] (180 nodes), e.g. gpu003: install: pip exited with status 1: no space left on device (ERROR: [Errno 28]",
 		"(10 nodes), e.g. gpu001: connect: no connection: dial tcp 10.0.0.0:22", "\n  hint: make room on gpu002: df -h /opt/venv\n",
 	} {
 		if strings.Count(out, want) != 1 {
@@ -97,16 +97,16 @@ func TestFailuresOfManyNodesFitAScreen(t *testing.T) {
 func TestPreviousVersionsAreNoCause(t *testing.T) {
 	t.Parallel()
 	backTo := func(version string) error {
-		return nodeerr.Errorf("put back: DeepSpeed %s, as before", nodeerr.Own(version))
+		return nodeerr.Errorf("rolled back to DeepSpeed %s", nodeerr.Own(version))
 	}
 	failed := func(name, before string, after error) report.Node {
 		n := report.Node{Name: name, Status: report.Failed, Step: "verify", Before: &report.Version{Version: before}}
-		return withError(n, fmt.Errorf("op cpu_adam does not load; %w", after))
+		return withError(n, fmt.Errorf("cannot load op cpu_adam; %w", after))
 	}
 	causes := report.Causes([]report.Node{
 		failed("gpu1", "0.19.7", backTo("0.19.7")),
 		failed("gpu2", "0.18.2", backTo("0.18.2")),
-		failed("gpu3", "0.18.2", errors.New("the node puts its environment back by itself; dsbuild could not confirm it")),
+		failed("gpu3", "0.18.2", errors.New("the node rolls back by itself, which could not be confirmed")),
 	})
 	if len(causes) != 2 || len(causes[0].Nodes) != 2 || causes[1].Node != "gpu3" {
 		t.Errorf("%+v", causes)

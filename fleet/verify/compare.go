@@ -16,13 +16,13 @@ import (
 
 // Hints for a node that differs.
 const (
-	deployHint = "bring it the wheel: dsbuild deploy INVENTORY"
-	againHint  = "something changed them after the installation; put the wheel back: dsbuild deploy INVENTORY"
-	byHandHint = "something changed them after the installation: install that DeepSpeed again"
-	fitHint    = "make its environment like that of the others, or have a wheel built for it: dsbuild ship INVENTORY"
-	alikeHint  = "make the environments alike, with the tool that made them; dsbuild changes only DeepSpeed"
-	kindsHint  = "make the environments alike; if they differ on purpose, name their wheels with --wheel, " +
-		"or verify each kind with --limit"
+	deployHint = "install the wheel: dsbuild deploy INVENTORY"
+	againHint  = "reinstall the wheel, whose files have changed: dsbuild deploy INVENTORY"
+	byHandHint = "reinstall this DeepSpeed, whose files have changed"
+	fitHint    = "match its environment to the other nodes', or build a wheel for it: dsbuild ship INVENTORY"
+	alikeHint  = "make the environments match with the tool that created them; dsbuild changes only DeepSpeed"
+	kindsHint  = "make the environments match; if they differ on purpose, pass their wheels with --wheel, " +
+		"or verify each node type separately with --limit"
 )
 
 // compareNodes adds to each node its differences: those that the node shows alone, those from its wheel,
@@ -98,13 +98,13 @@ func (n *nodeState) group() string {
 // addOwnDifferences adds the differences that one node shows without a comparison.
 func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if lacks := n.Facts.MissingPython(); lacks != "" {
-		const hint = "set python: in the inventory to the interpreter of the environment (absolute)"
+		const hint = "set python: in the inventory to the absolute path of the environment's interpreter"
 		n.differ(hint, "no usable Python: %s is missing", lacks)
 		return
 	}
 	if n.Facts.Unfinished {
 		n.differ("wait for the running deploy, or deploy again",
-			"a change of its environment is in progress, or was interrupted")
+			"a deploy is in progress or was interrupted")
 	}
 	if n.Facts.Leftovers && !n.Facts.Unfinished {
 		n.note("files of a running or interrupted deploy are in %s; the next deploy removes them",
@@ -113,7 +113,7 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if n.Facts.DeepSpeed == nil {
 		n.runsOther = true
 		if len(n.differs) == 0 { // else inspect_files.py has already reported its DeepSpeed
-			n.differ(deployHint, "it has no DeepSpeed")
+			n.differ(deployHint, "no DeepSpeed installed")
 		}
 	}
 	l := n.installed
@@ -122,7 +122,7 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if reasons := l.unfit(tables, *n.Facts); n.wheel == nil && len(reasons) > 0 {
 		n.runsOther = true
-		n.differ(fitHint, "its DeepSpeed does not fit it: %s", strings.Join(reasons, "; "))
+		n.differ(fitHint, "installed DeepSpeed is incompatible: %s", strings.Join(reasons, "; "))
 	}
 	try := byHandHint
 	if l.Noted != nil {
@@ -134,19 +134,19 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}{
 		{l.mismatched, "does not match RECORD", "do not match RECORD"},
 		{l.missing, "is missing", "are missing"},
-		{l.unlisted, "is code that RECORD does not list", "are code that RECORD does not list"},
-		{l.Links, "is a link to a folder that RECORD does not list", "are links to folders that RECORD does not list"},
-		{l.Code, "is not the byte code of its module", "are not the byte code of their modules"},
+		{l.unlisted, "is code that is not in RECORD", "are code that is not in RECORD"},
+		{l.Links, "is a link to a directory that is not in RECORD", "are links to directories that are not in RECORD"},
+		{l.Code, "is byte code that does not match its module", "are byte code that does not match the modules"},
 	} {
 		if c.p.Count > 0 {
 			n.differ(try, "%s", c.p.sentence(c.one, c.many))
 		}
 	}
 	if l.Litter.Count > 0 {
-		n.note("%s", l.Litter.sentence("is in its folder, but not in RECORD", "are in its folder, but not in RECORD"))
+		n.note("%s", l.Litter.sentence("is in DeepSpeed's directory, but not in RECORD", "are in DeepSpeed's directory, but not in RECORD"))
 	}
 	if l.Bare {
-		n.note("its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes")
+		n.note("installed DeepSpeed has no RECORD: its files are only compared with other nodes'")
 	}
 }
 
@@ -182,8 +182,8 @@ func newPaths(all []string) paths {
 func (n *nodeState) compareWithWheel(files map[string]map[string]string) {
 	w, d := n.wheel, n.Facts.DeepSpeed
 	if w == nil && len(n.unfit) > 0 {
-		n.differ("choose one wheel with --wheel, or fewer nodes with --limit",
-			"dsbuild cannot choose a wheel for it: %s", strings.Join(n.unfit, "; "))
+		n.differ("select one wheel with --wheel, or fewer nodes with --limit",
+			"cannot choose a wheel: %s", strings.Join(n.unfit, "; "))
 	}
 	if w == nil || d == nil || n.Facts.MissingPython() != "" {
 		return
@@ -191,26 +191,26 @@ func (n *nodeState) compareWithWheel(files map[string]map[string]string) {
 	name := w.Manifest.Name
 	n.runsOther = d.Version != w.Version || len(n.unfit) > 0
 	if d.Version != w.Version {
-		n.differ(deployHint, "it runs DeepSpeed %s, not %s", d.Version, name)
+		n.differ(deployHint, "runs DeepSpeed %s, not %s", d.Version, name)
 	}
 	if len(n.unfit) > 0 {
-		n.differ(fitHint, "%s does not fit it: %s", name, strings.Join(n.unfit, "; "))
+		n.differ(fitHint, "%s is incompatible: %s", name, strings.Join(n.unfit, "; "))
 	}
 	if d.Version != w.Version || n.installed == nil {
 		return
 	}
 	want := files[w.Manifest.SHA256]
 	if strays := n.strays(want); strays.Count > 0 {
-		n.differ(deployHint, "%s", strays.sentence("is not the wheel's", "are not the wheel's"))
+		n.differ(deployHint, "%s", strays.sentence("does not match the wheel", "do not match the wheel"))
 	}
 	n.proven = maps.Equal(want, n.installed.contents.files)
 	switch {
 	case n.runsWheel(w):
 	case d.SHA256 != "":
-		n.differ(deployHint, "it runs another wheel of that version (sha256 %.12s), not %s (%.12s)",
+		n.differ(deployHint, "runs another wheel of this version (sha256 %.12s), not %s (%.12s)",
 			d.SHA256, name, w.Manifest.SHA256)
 	case n.proven:
-		n.note("dsbuild did not install it, but all its files are those of %s", name)
+		n.note("not installed by dsbuild, but all files match %s", name)
 	}
 }
 
@@ -285,7 +285,7 @@ func inWords(group []*nodeState, d node.Deviation) string {
 		if d.Value == "" {
 			has = "no " + what
 		}
-		return fmt.Sprintf("%s, where %d of %s have %s", has, d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
+		return fmt.Sprintf("%s, but %d of %s have %s", has, d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
 	}
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), maxSides)] {
@@ -315,7 +315,7 @@ func compareFiles(group []*nodeState) {
 		switch {
 		case !alike && !tie:
 			if strays := n.strays(norm.installed.contents.files); strays.Count > 0 {
-				from := fmt.Sprintf(" from %d of %s with this version, whatever RECORD says",
+				from := fmt.Sprintf(" from %d of %s with this version, regardless of RECORD",
 					len(kinds[0]), ui.Count(len(group), "node"))
 				n.differ(deployHint, "%s", strays.sentence("differs"+from, "differ"+from))
 			}
@@ -324,7 +324,7 @@ func compareFiles(group []*nodeState) {
 			if alike {
 				other = kinds[1][0]
 			}
-			from := fmt.Sprintf(" from %s with this version, whatever RECORD says: no majority", other.Host.Name)
+			from := fmt.Sprintf(" from %s with this version, regardless of RECORD: no majority", other.Host.Name)
 			n.differ(deployHint, "%s", n.strays(other.installed.contents.files).sentence("differs"+from, "differ"+from))
 		}
 	}
@@ -348,10 +348,10 @@ func (n *nodeState) compareWithNote() {
 	noted := n.installed.Noted
 	switch {
 	case noted.Version != n.installed.Version:
-		n.note("dsbuild had installed DeepSpeed %s there; another tool installed this one", noted.Version)
+		n.note("dsbuild installed DeepSpeed %s, which another tool has replaced", noted.Version)
 	case n.proven:
-		n.note("another tool than dsbuild installed it again")
+		n.note("reinstalled by another tool")
 	default:
-		n.differ(deployHint, "its RECORD differs from the one that dsbuild noted when it installed %s", noted.Wheel)
+		n.differ(deployHint, "RECORD has changed since dsbuild installed %s", noted.Wheel)
 	}
 }

@@ -80,11 +80,11 @@ func TestCountsOfANode(t *testing.T) {
 		p    paths
 		want string
 	}{
-		"one":              {paths{1, []string{"a"}}, "gpu01: a is a link to a folder that RECORD does not list"},
-		"more than named":  {paths{7, []string{"a", "b"}}, "gpu01: a, b and 5 more are links to folders that RECORD does not list"},
-		"fewer than named": {paths{1, []string{"a", "b"}}, "gpu01: a, b are links to folders that RECORD does not list"},
+		"one":              {paths{1, []string{"a"}}, "gpu01: a is a link to a directory that is not in RECORD"},
+		"more than named":  {paths{7, []string{"a", "b"}}, "gpu01: a, b and 5 more are links to directories that are not in RECORD"},
+		"fewer than named": {paths{1, []string{"a", "b"}}, "gpu01: a, b are links to directories that are not in RECORD"},
 		"names alone":      {paths{0, []string{"a"}}, ""},
-		"a huge count":     {paths{1 << 62, nil}, fmt.Sprintf("gpu01: %d files are links to folders that RECORD does not list", 1<<62)},
+		"a huge count":     {paths{1 << 62, nil}, fmt.Sprintf("gpu01: %d files are links to directories that are not in RECORD", 1<<62)},
 	} {
 		all := alike(3)
 		all[0].installed.Links = c.p

@@ -80,22 +80,22 @@ func TestJudge(t *testing.T) {
 		"no Python": {3, func(all []*nodeState) {
 			all[1].Facts.Python, all[1].Facts.Missing, all[1].installed, all[1].Facts.DeepSpeed = "", []string{"python"}, nil, nil
 		}, "gpu02: no usable Python: python is missing"},
-		"no DeepSpeed": {3, func(all []*nodeState) { all[0].installed, all[0].Facts.DeepSpeed = nil, nil }, "gpu01: it has no DeepSpeed"},
-		"in progress":  {2, func(all []*nodeState) { all[0].Facts.Unfinished, all[0].Facts.Leftovers = true, true }, "gpu01: a change of its environment is in progress, or was interrupted"},
+		"no DeepSpeed": {3, func(all []*nodeState) { all[0].installed, all[0].Facts.DeepSpeed = nil, nil }, "gpu01: no DeepSpeed installed"},
+		"in progress":  {2, func(all []*nodeState) { all[0].Facts.Unfinished, all[0].Facts.Leftovers = true, true }, "gpu01: a deploy is in progress or was interrupted"},
 		"leftovers":    {2, func(all []*nodeState) { all[0].Facts.Leftovers = true }, "gpu01 (note): files of a running or interrupted deploy are in /opt/env/.dsbuild; the next deploy removes them"},
 		"altered":      {3, func(all []*nodeState) { all[2].installed.mismatched = five("deepspeed/a.py") }, "gpu03: deepspeed/a.py does not match RECORD"},
 		"missing":      {3, func(all []*nodeState) { all[2].installed.missing = five("deepspeed/a.py", "deepspeed/b.py") }, "gpu03: deepspeed/a.py, deepspeed/b.py are missing"},
-		"unlisted":     {3, func(all []*nodeState) { all[2].installed.unlisted = five("deepspeed/a.so") }, "gpu03: deepspeed/a.so is code that RECORD does not list"},
-		"links":        {3, func(all []*nodeState) { all[2].installed.Links = paths{Count: 2} }, "gpu03: 2 files are links to folders that RECORD does not list"},
-		"byte code":    {3, func(all []*nodeState) { all[2].installed.Code = paths{Count: 1} }, "gpu03: a file is not the byte code of its module"},
+		"unlisted":     {3, func(all []*nodeState) { all[2].installed.unlisted = five("deepspeed/a.so") }, "gpu03: deepspeed/a.so is code that is not in RECORD"},
+		"links":        {3, func(all []*nodeState) { all[2].installed.Links = paths{Count: 2} }, "gpu03: 2 files are links to directories that are not in RECORD"},
+		"byte code":    {3, func(all []*nodeState) { all[2].installed.Code = paths{Count: 1} }, "gpu03: a file is byte code that does not match its module"},
 		"many": {3, func(all []*nodeState) {
 			all[2].installed.mismatched = paths{900, []string{"a", "b", "c", "d", "e", "f"}}
 		}, "gpu03: a, b, c, d, e and 895 more do not match RECORD"},
-		"litter": {3, func(all []*nodeState) { all[2].installed.Litter = five("deepspeed/note.txt") }, "gpu03 (note): deepspeed/note.txt is in its folder, but not in RECORD"},
-		"bare":   {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (note): its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes"},
+		"litter": {3, func(all []*nodeState) { all[2].installed.Litter = five("deepspeed/note.txt") }, "gpu03 (note): deepspeed/note.txt is in DeepSpeed's directory, but not in RECORD"},
+		"bare":   {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (note): installed DeepSpeed has no RECORD: its files are only compared with other nodes'"},
 		"another torch": {
 			4, func(all []*nodeState) { all[3].Facts.Torch = "2.14.0" },
-			"gpu04: torch 2.14.0, where 3 of 4 nodes have 2.15.0",
+			"gpu04: torch 2.14.0, but 3 of 4 nodes have 2.15.0",
 		},
 		"no majority": {
 			2, func(all []*nodeState) { all[1].Facts.TorchCUDA = "" },
@@ -103,17 +103,17 @@ func TestJudge(t *testing.T) {
 		},
 		"another version": {3, func(all []*nodeState) {
 			all[0].Facts.DeepSpeed.Version, all[0].installed.Version, all[0].installed.Noted.Version = "0.19.7", "0.19.7", "0.19.7"
-		}, "gpu01: DeepSpeed 0.19.7, where 2 of 3 nodes have 0.19.8"},
-		"another wheel": {3, func(all []*nodeState) { all[1].Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) }, "gpu02: wheel bbbbbbbbbbbb, where 2 of 3 nodes have aaaaaaaaaaaa"},
+		}, "gpu01: DeepSpeed 0.19.7, but 2 of 3 nodes have 0.19.8"},
+		"another wheel": {3, func(all []*nodeState) { all[1].Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) }, "gpu02: wheel bbbbbbbbbbbb, but 2 of 3 nodes have aaaaaaaaaaaa"},
 		"files against RECORD": {3, func(all []*nodeState) {
 			all[1].holds(map[string]string{"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "99"})
-		}, "gpu02: deepspeed/ops/adam.so differs from 2 of 3 nodes with this version, whatever RECORD says"},
+		}, "gpu02: deepspeed/ops/adam.so differs from 2 of 3 nodes with this version, regardless of RECORD"},
 		"files without majority": {2, func(all []*nodeState) {
 			all[1].holds(map[string]string{
 				"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "99", "deepspeed/new.py": "1",
 			})
-		}, "gpu01: deepspeed/new.py, deepspeed/ops/adam.so differ from gpu02 with this version, whatever RECORD says: no majority\n" +
-			"gpu02: deepspeed/new.py, deepspeed/ops/adam.so differ from gpu01 with this version, whatever RECORD says: no majority"},
+		}, "gpu01: deepspeed/new.py, deepspeed/ops/adam.so differ from gpu02 with this version, regardless of RECORD: no majority\n" +
+			"gpu02: deepspeed/new.py, deepspeed/ops/adam.so differ from gpu01 with this version, regardless of RECORD: no majority"},
 		"the damaged have no vote": {3, func(all []*nodeState) {
 			for _, s := range all[:2] {
 				s.holds(map[string]string{"deepspeed/__init__.py": "00", "deepspeed/ops/adam.so": "22"})
@@ -122,18 +122,18 @@ func TestJudge(t *testing.T) {
 		}, "gpu01: deepspeed/__init__.py does not match RECORD\ngpu02: deepspeed/__init__.py does not match RECORD"},
 		"another tool installed it": {
 			2, func(all []*nodeState) { all[0].installed.Noted.Version, all[0].installed.Noted.Same = "0.19.7", false },
-			"gpu01 (note): dsbuild had installed DeepSpeed 0.19.7 there; another tool installed this one",
+			"gpu01 (note): dsbuild installed DeepSpeed 0.19.7, which another tool has replaced",
 		},
 		"another RECORD": {
 			2, func(all []*nodeState) { all[0].installed.Noted.Same = false },
-			"gpu01: its RECORD differs from the one that dsbuild noted when it installed deepspeed.whl",
+			"gpu01: RECORD has changed since dsbuild installed deepspeed.whl",
 		},
 		"companions": {3, func(all []*nodeState) {
 			for i, s := range all {
 				s.Facts.Dists = map[string]string{"numpy": "2.3.2"}
 				s.Facts.ExtraWheels = map[string]string{"numpy": strings.Repeat(string("aab"[i]), 64)}
 			}
-		}, "gpu03: numpy, wheel bbbbbbbbbbbb, where 2 of 3 nodes have aaaaaaaaaaaa"},
+		}, "gpu03: numpy, wheel bbbbbbbbbbbb, but 2 of 3 nodes have aaaaaaaaaaaa"},
 		"a name with escapes": {
 			2, func(all []*nodeState) { all[0].installed.mismatched = five("deepspeed/\x1b[2J\n; rm -rf") },
 			`gpu01: "deepspeed/ ; rm -rf" does not match RECORD`,
@@ -161,22 +161,22 @@ func TestJudgeByWheel(t *testing.T) {
 		"it": {func(*nodeState) {}, ""},
 		"another": {func(s *nodeState) {
 			s.Facts.DeepSpeed.Version, s.installed.Version, s.installed.Noted.Version = "0.18.0", "0.18.0", "0.18.0"
-		}, "gpu01: it runs DeepSpeed 0.18.0, not deepspeed-0.19.8.whl"},
-		"unfit": {func(s *nodeState) { s.unfit = []string{"it needs glibc 2.40"} }, "gpu01: deepspeed-0.19.8.whl does not fit it: it needs glibc 2.40"},
+		}, "gpu01: runs DeepSpeed 0.18.0, not deepspeed-0.19.8.whl"},
+		"unfit": {func(s *nodeState) { s.unfit = []string{"it needs glibc 2.40"} }, "gpu01: deepspeed-0.19.8.whl is incompatible: it needs glibc 2.40"},
 		"none chosen": {
 			func(s *nodeState) { s.wheel, s.unfit = nil, []string{"no wheel fits it: a, b"} },
-			"gpu01: dsbuild cannot choose a wheel for it: no wheel fits it: a, b",
+			"gpu01: cannot choose a wheel: no wheel fits it: a, b",
 		},
 		"altered": {func(s *nodeState) {
 			s.holds(map[string]string{"deepspeed/__init__.py": "00", "deepspeed/ops/adam.so": "22"})
-		}, "gpu01: deepspeed/__init__.py is not the wheel's"},
+		}, "gpu01: deepspeed/__init__.py does not match the wheel"},
 		"by another tool": {func(s *nodeState) {
 			s.Facts.DeepSpeed.SHA256, s.installed.Noted = "", nil
-		}, "gpu01 (note): dsbuild did not install it, but all its files are those of deepspeed-0.19.8.whl"},
-		"again by another tool": {func(s *nodeState) { s.installed.Noted.Same = false }, "gpu01 (note): another tool than dsbuild installed it again"},
+		}, "gpu01 (note): not installed by dsbuild, but all files match deepspeed-0.19.8.whl"},
+		"again by another tool": {func(s *nodeState) { s.installed.Noted.Same = false }, "gpu01 (note): reinstalled by another tool"},
 		"another build": {
 			func(s *nodeState) { s.Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) },
-			"gpu01: it runs another wheel of that version (sha256 bbbbbbbbbbbb), not deepspeed-0.19.8.whl (aaaaaaaaaaaa)",
+			"gpu01: runs another wheel of this version (sha256 bbbbbbbbbbbb), not deepspeed-0.19.8.whl (aaaaaaaaaaaa)",
 		},
 	} {
 		all := alike(1)
@@ -197,7 +197,7 @@ func TestStraysHaveNoVote(t *testing.T) {
 	}
 	got := judge(t, all, nil)
 	for i := range 3 {
-		if want := fmt.Sprintf("gpu%02d: torch 2.10.0, where 2 of 5 nodes have 2.15.0", i+1); !strings.Contains(got, want) {
+		if want := fmt.Sprintf("gpu%02d: torch 2.10.0, but 2 of 5 nodes have 2.15.0", i+1); !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
@@ -276,7 +276,7 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Error("an answer of another shape is taken")
 	}
 	want := []nodeFinding{
-		{"node reported: two of them are there", "an installation was interrupted: remove both (/opt/env/bin/python -m pip uninstall deepspeed, twice), then deploy again"},
+		{"node reported: two of them are there", "remove both after an interrupted installation (/opt/env/bin/python -m pip uninstall deepspeed, twice), then deploy again"},
 		{"node reported: it is bad", ""},
 	}
 	if !slices.Equal(s.differs, want) || len(s.broken) != 1 || s.broken[0].hint == "" || !s.program.done ||
@@ -328,9 +328,9 @@ func TestLoadError(t *testing.T) {
 		text, hint string
 	}{
 		{&remote.ExitError{Signal: "ILL"}, "x86-64-v4", "op cpu_adam: killed by an illegal instruction", "the wheel (x86-64-v4) needs a newer CPU than this node's (x86-64-v3)"},
-		{&remote.ExitError{Code: 132}, "", "op cpu_adam: killed by an illegal instruction", "the wheel (its CPU level is not known) needs a newer CPU than this node's (x86-64-v3)"},
-		{&remote.ExitError{Signal: "SEGV"}, "x86-64-v3", "while loading op cpu_adam: ", ""},
-		{errors.New("lost"), "x86-64-v3", "while loading op cpu_adam: lost", ""},
+		{&remote.ExitError{Code: 132}, "", "op cpu_adam: killed by an illegal instruction", "the wheel (unknown CPU level) needs a newer CPU than this node's (x86-64-v3)"},
+		{&remote.ExitError{Signal: "SEGV"}, "x86-64-v3", "loading op cpu_adam: ", ""},
+		{errors.New("lost"), "x86-64-v3", "loading op cpu_adam: lost", ""},
 	} {
 		err := loadError(c.err, "cpu_adam", c.needs, "x86-64-v3")
 		if !strings.HasPrefix(err.Error(), c.text) || fault.Hint(err) != c.hint {

@@ -56,8 +56,8 @@ type Reply struct {
 
 // noAnswer is the error of a program on a node that ended without a result.
 func noAnswer() error {
-	return fault.WithHint(errors.New("the verification on the node gave no answer"),
-		"run the same command again; --logs DIR keeps the node's output")
+	return fault.WithHint(errors.New("verification ended without a result"),
+		"rerun with --logs DIR to keep the node's output")
 }
 
 // Prove proves on one node that its environment has an installation, by a program
@@ -95,9 +95,9 @@ func loadError(err error, op, needs, has string) error {
 	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has)
 	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
 		return fault.WithHint(fmt.Errorf("op %s: killed by an illegal instruction", op),
-			"the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
+			"the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "unknown CPU level"), has)
 	}
-	return fmt.Errorf("while loading op %s: %w", op, err)
+	return fmt.Errorf("loading op %s: %w", op, err)
 }
 
 // acceleratorEnv returns the variable to set on a node without a usable GPU when the ops are for

@@ -96,8 +96,8 @@ func TestSplitFindsTheCommandOfAHint(t *testing.T) {
 	for hint, want := range map[htmlpage.Text][]htmlpage.Text{
 		"build a wheel for it: dsbuild wheel --arch 7.5":                               {"build a wheel for it: ", "dsbuild wheel --arch 7.5", ""},
 		"build one with: dsbuild wheel --arch 8.0 (the arch of your GPUs), or name it": {"build one with: ", "dsbuild wheel --arch 8.0", " (the arch of your GPUs), or name it"},
-		"make one with: dsbuild wheel --bundle, or name one with --bundle DIR":         {"make one with: ", "dsbuild wheel --bundle", ", or name one with --bundle DIR"},
-		"to go back: dsbuild rollback INVENTORY --limit gpu1; or not":                  {"to go back: ", "dsbuild rollback INVENTORY --limit gpu1", "; or not"},
+		"build one with: dsbuild wheel --bundle, or pass --bundle DIR":                 {"build one with: ", "dsbuild wheel --bundle", ", or pass --bundle DIR"},
+		"to roll back: dsbuild rollback INVENTORY --limit gpu1; or not":                {"to roll back: ", "dsbuild rollback INVENTORY --limit gpu1", "; or not"},
 		"dsbuild deploy brings it the wheel":                                           {"dsbuild deploy brings it the wheel", "", ""},
 		"is the node switched on?":                                                     {"is the node switched on?", "", ""},
 	} {

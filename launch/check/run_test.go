@@ -378,7 +378,7 @@ func TestBlameForALostNode(t *testing.T) {
 	w.team[2].agent = surveyed(t, here{mark: t.Name()})
 	w.team[2].agent.End()
 	w.findCulprits(2, stages(false)[1], 0) //nolint:errcheck // a finding reports it
-	if got := w.said(); !strings.HasPrefix(got, "n3 error: it was lost during the all_reduce: the program on the node ended") || strings.Contains(got, "\n") {
+	if got := w.said(); !strings.HasPrefix(got, "n3 error: it was lost during the all_reduce: agent on the node exited unexpectedly") || strings.Contains(got, "\n") {
 		t.Error(got)
 	}
 }

@@ -376,9 +376,9 @@ func TestNothingBeginsWhereSomethingIsMissing(t *testing.T) {
 			if err := os.Remove(filepath.Join(f.shared, "train.py")); err != nil {
 				t.Fatal(err)
 			}
-		}, "there is no "},
-		"folder": {func(_ *testing.T, _ *field, j *launch.Job) { j.WorkDir = "/nowhere/at all" }, "there is no folder /nowhere/at all"},
-		"python": {func(_ *testing.T, _ *field, j *launch.Job) { j.Hosts[1].Python = "/nowhere/python" }, "there is no Python /nowhere/python"},
+		}, "file not found: "},
+		"folder": {func(_ *testing.T, _ *field, j *launch.Job) { j.WorkDir = "/nowhere/at all" }, "directory not found: /nowhere/at all"},
+		"python": {func(_ *testing.T, _ *field, j *launch.Job) { j.Hosts[1].Python = "/nowhere/python" }, "Python not found: /nowhere/python"},
 		"port": {func(t *testing.T, _ *field, j *launch.Job) {
 			l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(j.Port)))
 			if err != nil {
@@ -482,7 +482,7 @@ func TestNonsenseEndsTheSession(t *testing.T) {
 			return 0
 		}})
 		r, _ := runJob(t, f.options(t, f.job(t)))
-		if r.State == jobrunner.Passed || r.First == nil || !strings.HasPrefix(r.First.Why, "the program on the node ended: ") {
+		if r.State == jobrunner.Passed || r.First == nil || !strings.HasPrefix(r.First.Why, "agent on the node exited: ") {
 			t.Errorf("%s: %+v", nonsense, r.First)
 		}
 	}
@@ -516,7 +516,7 @@ func TestSilenceEndsAll(t *testing.T) {
 		return quiet{link}, err
 	}
 	r, said := runJob(t, opt)
-	if r.State != jobrunner.Failed || r.First == nil || !strings.Contains(r.First.Why, "dsbuild has been silent for ") {
+	if r.State != jobrunner.Failed || r.First == nil || !strings.Contains(r.First.Why, "no heartbeat from dsbuild for ") {
 		t.Errorf("%+v\n%s", r, said)
 	}
 }

@@ -47,7 +47,7 @@ func Symptoms() []Symptom {
 		},
 		{
 			"A file is missing on some nodes",
-			sign(`FileNotFoundError|No such file or directory|there is no /|there is no folder`),
+			sign(`FileNotFoundError|No such file or directory|file not found: /|directory not found: `),
 			"the program and its data must have the same path on all nodes (a shared folder, or copies); " +
 				"--workdir sets the folder of the job",
 		},
@@ -56,7 +56,7 @@ func Symptoms() []Symptom {
 			"outputs need a folder that every node can write",
 		},
 		{
-			"The interpreter is missing", sign(`there is no Python|torchrun: command not found|exec: torchrun: not found`),
+			"The interpreter is missing", sign(`Python not found: |torchrun: command not found|exec: torchrun: not found`),
 			"name the interpreter with --python, or for each node in the inventory",
 		},
 		{

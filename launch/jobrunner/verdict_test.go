@@ -105,19 +105,19 @@ func TestJobThatDidNotBegin(t *testing.T) {
 	t.Parallel()
 	c := atWorkOn(t, "gpu1", "gpu2")
 	c.ranks, c.phase = map[int]*rank{}, gathering
-	for i, why := range []string{"there is no Python", "there is no folder /data"} {
+	for i, why := range []string{"Python not found", "directory not found: /data"} {
 		c.members[i].state, c.members[i].err = refused, fault.WithHint(errors.New(why), "hint %d", i)
 	}
 	r := c.buildReport(t.Context())
-	if err := r.Err(); r.State != NotStarted || err.Error() != "job train did not start: gpu1: there is no Python" || fault.Hint(err) != "hint 0" || r.Code != 1 {
+	if err := r.Err(); r.State != NotStarted || err.Error() != "job train did not start: gpu1: Python not found" || fault.Hint(err) != "hint 0" || r.Code != 1 {
 		t.Errorf("%s: %v, hint %q", r.State, err, fault.Hint(err))
 	}
 	var out strings.Builder
 	r.Tell(ui.New(&out, ui.Options{}))
-	if !strings.Contains(out.String(), "gpu1: there is no Python") || !strings.Contains(out.String(), "gpu2: there is no folder /data") {
+	if !strings.Contains(out.String(), "gpu1: Python not found") || !strings.Contains(out.String(), "gpu2: directory not found: /data") {
 		t.Error(out.String())
 	}
-	if r.Nodes[0].State != "refused" || r.Nodes[0].Why != "there is no Python" {
+	if r.Nodes[0].State != "refused" || r.Nodes[0].Why != "Python not found" {
 		t.Errorf("%+v", r.Nodes)
 	}
 	passed := atWorkOn(t, "gpu1", "gpu2")

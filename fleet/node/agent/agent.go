@@ -162,7 +162,7 @@ func (s *Session) receive(m json.RawMessage) error {
 	defer s.mu.Unlock()
 	waiting, ok := s.waiting[got.To]
 	if !ok {
-		return errors.New("the program on the node sent an answer that dsbuild did not ask for")
+		return errors.New("unexpected reply from the agent on the node")
 	}
 	delete(s.waiting, got.To)
 	waiting <- got
@@ -242,9 +242,9 @@ func (s *Session) Err() error {
 		return nil
 	}
 	if s.err == nil {
-		return errors.New("the program on the node ended unexpectedly")
+		return errors.New("agent on the node exited unexpectedly")
 	}
-	return fmt.Errorf("the program on the node ended: %w", s.err)
+	return fmt.Errorf("agent on the node exited: %w", s.err)
 }
 
 // End asks the agent to end, ends its input, and waits until it has ended. It abandons an agent

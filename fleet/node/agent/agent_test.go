@@ -190,7 +190,7 @@ func TestSilenceEndsTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(m.stall)
-	if why := ended(t, s); why != "the program on the node ended: node reported: Gone (exit status 1)" {
+	if why := ended(t, s); why != "agent on the node exited: node reported: Gone (exit status 1)" {
 		t.Error(why)
 	}
 }
@@ -200,12 +200,12 @@ func TestUnaskedMessages(t *testing.T) {
 	t.Parallel()
 	const event = `{"event":1}`
 	for message, want := range map[string]string{
-		`{"to": 7, "ok": 1}`:                "the program on the node sent an answer that dsbuild did not ask for",
-		`{"to": 0, "ok": 1}`:                "the program on the node sent an answer that dsbuild did not ask for",
-		`{"to": "x"}`:                       "dsbuild does not understand the node's answer",
-		`{"to": 1, "ok": 1, "surprise": 1}`: "dsbuild does not understand the node's answer",
+		`{"to": 7, "ok": 1}`:                "unexpected reply from the agent on the node",
+		`{"to": 0, "ok": 1}`:                "unexpected reply from the agent on the node",
+		`{"to": "x"}`:                       "unexpected reply from the node",
+		`{"to": 1, "ok": 1, "surprise": 1}`: "unexpected reply from the node",
 		`{"surprise": 1}`:                   "no such event",
-		`[]`:                                "dsbuild does not understand the node's answer",
+		`[]`:                                "unexpected reply from the node",
 	} {
 		t.Run(message, func(t *testing.T) {
 			t.Parallel()
@@ -218,7 +218,7 @@ func TestUnaskedMessages(t *testing.T) {
 			}})
 			order := agent.Order{"do": "tell", "messages": []json.RawMessage{json.RawMessage(event), json.RawMessage(message)}}
 			s.Ask(t.Context(), order, nil) //nolint:errcheck // the session says why
-			if why := ended(t, s); !strings.HasPrefix(why, "the program on the node ended: "+want) {
+			if why := ended(t, s); !strings.HasPrefix(why, "agent on the node exited: "+want) {
 				t.Error(why)
 			}
 			if len(events) == 0 || events[0] != event {
@@ -230,7 +230,7 @@ func TestUnaskedMessages(t *testing.T) {
 		t.Parallel()
 		s := start(t, newMachine(), agent.Options{})
 		s.Ask(t.Context(), agent.Order{"do": "tell", "messages": []any{map[string]int{"event": 1}}}, nil) //nolint:errcheck // likewise
-		if why := ended(t, s); !strings.Contains(why, "dsbuild does not understand the node's answer") {
+		if why := ended(t, s); !strings.Contains(why, "unexpected reply from the node") {
 			t.Error(why)
 		}
 	})
@@ -248,8 +248,8 @@ func TestUnaskedMessages(t *testing.T) {
 func TestEndedProgram(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
-		0: "the program on the node ended unexpectedly",
-		3: "the program on the node ended: node reported: it has had enough (exit status 3)",
+		0: "agent on the node exited unexpectedly",
+		3: "agent on the node exited: node reported: it has had enough (exit status 3)",
 	} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
@@ -261,7 +261,7 @@ func TestEndedProgram(t *testing.T) {
 		})
 	}
 	_, err := agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: node.NewProgramOf("def main():\n    raise SystemExit('not here')\n")}}, nil)
-	if err == nil || err.Error() != "the program on the node ended: node reported: not here (exit status 1)" {
+	if err == nil || err.Error() != "agent on the node exited: node reported: not here (exit status 1)" {
 		t.Error(err)
 	}
 	_, err = agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "/no/such/python", Program: node.NewProgramOf(verbs)}}, nil)

@@ -64,7 +64,7 @@ func TestPageSaysWhatTheReportDoes(t *testing.T) {
 	for _, want := range []string{
 		r.Verdict(), "dsbuild deploy", "inventory.yaml", "train@head", "2026-11-22 09:30:00 UTC",
 		reporttest.TheWheel().Name, reporttest.TheWheel().SHA256,
-		"op cpu_adam does not load", "dsbuild wheel --torch 2.14.1 --python 3.11",
+		"cannot load op cpu_adam", "dsbuild wheel --torch 2.14.1 --python 3.11",
 		"gpu[22-24]", "2 × GeForce RTX 2080 Ti (7.5)", "gpu[09-11]", "2.27.5",
 		"All nodes that answered agree in Python, glibc.",
 	} {
@@ -186,7 +186,7 @@ func TestPageOfOddFleets(t *testing.T) {
 	bare := report.Node{Name: "gpu1", Status: report.Skipped, Error: "interrupted"}
 	edited := reporttest.Good(4)
 	edited.Status, edited.Differs = report.Differs, []string{"torch is 2.14.0", "deepspeed/a.py is edited"}
-	edited.Error, edited.Notes = "torch is 2.14.0; deepspeed/a.py is edited; op cpu_adam does not load", []string{"b.py.bak lies about"}
+	edited.Error, edited.Notes = "torch is 2.14.0; deepspeed/a.py is edited; cannot load op cpu_adam", []string{"b.py.bak lies about"}
 	gone := reporttest.Good(3) // rolled back to no DeepSpeed
 	gone.After = nil
 	for name, c := range map[string]struct {
@@ -196,7 +196,7 @@ func TestPageOfOddFleets(t *testing.T) {
 		"no node":           {reporttest.Counted(nil, nil), "No compared property differs."},
 		"nothing is known":  {reporttest.Counted(nil, []report.Node{bare}), "interrupted"},
 		"rolled back":       {reporttest.Counted(nil, []report.Node{gone}), "All nodes that answered agree in torch"},
-		"differs":           {reporttest.Counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
+		"differs":           {reporttest.Counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\ncannot load op cpu_adam"},
 		"notes":             {reporttest.Counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
 		"facts without all": {reporttest.Counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "No compared property differs."},
 		"a failed one of 1": {reporttest.Counted(nil, reporttest.Mixed().Nodes[19:20]), "undefined symbol"},

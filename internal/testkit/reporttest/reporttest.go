@@ -118,7 +118,7 @@ func Mixed() *report.Report {
 			Spoil(&n, report.Refused, "fit", "deepspeed needs hjson, which is not installed; deepspeed needs ninja, which is not installed",
 				"install what is missing, or bring it along: dsbuild deploy inventory.yaml --deps bundle")
 		case 20:
-			Spoil(&n, report.Failed, "verify", "op cpu_adam does not load: ImportError: /opt/train/venv/lib/python3.11/site-packages/deepspeed/ops/adam/cpu_adam.so: undefined symbol: _ZN3c106detail14torchCheckFailEPKcS2_jS2_; put back: DeepSpeed 0.18.2, as before", "torch on this node is not the one the wheel was built for: dsbuild wheel --torch 2.14.1 --python 3.11")
+			Spoil(&n, report.Failed, "verify", "cannot load op cpu_adam: ImportError: /opt/train/venv/lib/python3.11/site-packages/deepspeed/ops/adam/cpu_adam.so: undefined symbol: _ZN3c106detail14torchCheckFailEPKcS2_jS2_; rolled back to DeepSpeed 0.18.2", "torch on this node is not the one the wheel was built for: dsbuild wheel --torch 2.14.1 --python 3.11")
 			n.Facts.Torch, n.Facts.TorchCUDA = "2.14.1", "12.9"
 		case 22, 23, 24:
 			n.Facts.GPUs = []node.GPU{{Name: "NVIDIA GeForce RTX 2080 Ti", Arch: "7.5"}, {Name: "NVIDIA GeForce RTX 2080 Ti", Arch: "7.5"}}

@@ -63,7 +63,7 @@ def refuse_others(record, places, first_lines):
             continue
         commands = first_lines if os.path.dirname(path) == places["scripts"] else ()
         if want.rstrip("=") not in digests_of(path, commands, getattr(hashlib, algorithm)):
-            raise Failed("%s is not that of the accepted wheel" % row[0], "not-accepted")
+            raise Failed("%s does not match the accepted wheel" % row[0], "not-accepted")
         rows.append([os.path.relpath(path, site), row[1]])
     more = [os.path.join(site, path) for path in unknown_code(site, rows)]
     more = sorted(set(more) - set(owners(more, {"deepspeed"})))

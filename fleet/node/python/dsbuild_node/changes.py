@@ -160,7 +160,7 @@ class Workplace:
                 break
             except OSError as e:
                 if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise Failed("%s: no lock: %s" % (self.home, e.strerror), "file-locks")
+                    raise Failed("cannot lock %s: %s" % (self.home, e.strerror), "file-locks")
                 who = os.pread(self.lock, 300, 0).decode("utf-8", "replace").strip()
                 if time.monotonic() > deadline and not who.startswith("run %s by " % REQUEST["run"]):
                     raise Busy("another deploy is changing this environment", "wait", who)
@@ -216,7 +216,7 @@ class Workplace:
     def last_run(self):
         """The run that made the last change, "" if there was none. Fails if a change could not be noted."""
         if exists(self.journal) and not (stat.S_ISREG(os.lstat(self.journal).st_mode) and os.access(self.journal, os.W_OK)):
-            raise Failed("%s is no file that dsbuild may write" % self.journal, "in-the-way")
+            raise Failed("%s is not a writable regular file" % self.journal, "in-the-way")
         try:
             with open(self.journal, "rb") as f:
                 return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
@@ -270,10 +270,10 @@ def run_program(name, argv, env, folder, orders, lock, limit):
                 said = (said + block)[-(1 << 17):]
             orders.check()
             if time.monotonic() > deadline:
-                raise Failed("%s did not end within %d s" % (name, limit))
+                raise Failed("%s timed out after %d s" % (name, limit))
         child.wait(10)
     except subprocess.TimeoutExpired:
-        raise Failed("%s closed its output but did not end" % name)
+        raise Failed("%s closed its output but did not exit" % name)
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
@@ -285,8 +285,8 @@ def run_program(name, argv, env, folder, orders, lock, limit):
         lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
         words, advice = " ".join(lines)[:1000], no_room("".join(lines))
         if advice:  # the program names a temporary file, on each node another
-            raise Failed("%s ended with status %d: there is no room left" % (name, child.returncode), advice, words)
-        raise Failed("%s ended with status %d: %s" % (name, child.returncode, words))
+            raise Failed("%s exited with status %d: no space left on device" % (name, child.returncode), advice, words)
+        raise Failed("%s exited with status %d: %s" % (name, child.returncode, words))
 
 
 def no_room(text):

@@ -104,7 +104,7 @@ def ran(argv, limit, about=""):
     try:
         out, status = child.communicate(timeout=limit)[0], child.returncode
     except subprocess.TimeoutExpired:
-        out, status = b"it did not end within %d s" % limit, -1
+        out, status = b"timed out after %d s" % limit, -1
     finally:
         finish(child)
     return {"status": status, "lines": [l for l in out.decode("utf-8", "replace").splitlines() if about in l][-200:]}
@@ -267,7 +267,7 @@ def output(path):
     full = there = os.path.expanduser(path)
     while not os.path.isdir(there) and os.path.dirname(there) != there:
         if os.path.lexists(there):
-            raise OSError(errno.ENOTDIR, "it is no folder")
+            raise OSError(errno.ENOTDIR, "not a directory")
         there = os.path.dirname(there)
     found = space("output", there, not REQUEST["first"])
     if REQUEST["first"]:
@@ -506,7 +506,7 @@ def call(peers, window, limits):
                 status = s.connect_ex((address, port))
                 if status not in (0, errno.EINPROGRESS):
                     s.close()
-                    failed[at] = "a route that leads nowhere" if status == errno.EINVAL else os.strerror(status)
+                    failed[at] = "invalid route" if status == errno.EINVAL else os.strerror(status)
                     continue
             except OSError as e:
                 failed[at] = why(e)
@@ -530,14 +530,14 @@ def call(peers, window, limits):
                         waits.modify(s, selectors.EVENT_READ)
                     continue
                 answer = s.recv(4)
-                drop(s, {b"well": "", b"who?": "another program or node answers there"}.get(answer, "the connection was closed"))
+                drop(s, {b"well": "", b"who?": "a different program or node answers there"}.get(answer, "connection closed"))
             except BlockingIOError:
                 pass
             except OSError as e:
                 drop(s, why(e))
         now = time.monotonic()
         for s in [s for s, state in active.items() if now - state[1] > limits[state[3]]]:
-            drop(s, "connected, but larger packets do not get through" if active[s][3] else "no answer")
+            drop(s, "connected, but large packets are dropped" if active[s][3] else "no answer")
     return failed
 
 

@@ -105,7 +105,7 @@ class ByJAX:
 
     def group(self):
         if self.jax.process_count() != world:
-            raise RuntimeError("JAX sees %d processes and not %d" % (self.jax.process_count(), world))
+            raise RuntimeError("JAX sees %d processes, not %d" % (self.jax.process_count(), world))
         first = {d.process_index: d for d in reversed(self.jax.devices())}  # one device of each process
         mesh = self.mesh(self.numpy.array([first[i] for i in range(world)]), ("process",))
         self.rows = self.sharding(mesh, self.spec("process"))
@@ -129,7 +129,7 @@ def summed(numbers):
     right = world * (world + 1) / 2
     if not bool((x == right).all()):
         wrong = x[x != right]
-        tell("wrong", error="%d of %d sums are wrong: %r in place of %r" % (len(wrong), numbers, wrong[0].item(), right))
+        tell("wrong", error="%d of %d sums are wrong: %r instead of %r" % (len(wrong), numbers, wrong[0].item(), right))
         sys.exit(1)
     return took
 

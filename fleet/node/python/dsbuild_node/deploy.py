@@ -58,12 +58,12 @@ def read_change(path):
             forms.update(installed=(dict, type(None)), journal=dict, forget=bool)
         wrong = [key for key, form in forms.items() if not isinstance(change, dict) or not isinstance(change.get(key), form)]
         if wrong or not all(isinstance(root, dict) and isinstance(root.get("path"), str) and isinstance(root.get("kept"), str) and "was" in root for root in change["roots"]):
-            raise ValueError("it does not hold %s as dsbuild writes them" % ", ".join(wrong or ["roots"]))
+            raise ValueError("missing or invalid %s" % ", ".join(wrong or ["roots"]))
         return change
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:
-        raise Failed("%s cannot be read: %s" % (path, getattr(e, "strerror", None) or e), "look-at-kept")
+        raise Failed("cannot read %s: %s" % (path, getattr(e, "strerror", None) or e), "look-at-kept")
 
 
 def move(source, target):
@@ -99,7 +99,7 @@ def inside(path):
         for place in sites():
             if real.startswith(place + os.sep):
                 return real
-        raise Failed("%s, which belongs to the package, lies outside the environment" % path)
+        raise Failed("package file %s is outside the environment" % path)
     return real
 
 
@@ -130,7 +130,7 @@ class Replacement:
                 continue
             rows = record_rows(info) if os.path.isdir(info) else None
             if not rows:
-                raise Failed("%s has no RECORD: %s cannot be replaced and put back" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
+                raise Failed("%s has no RECORD, which a rollback of %s needs" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
             files = {recorded_file(info, row) for row in rows} - {""}
             self.own |= files - set(owners(files, self.names)) | {info}
         for place in sites() if "deepspeed" in self.names else ():
@@ -201,9 +201,9 @@ class Replacement:
         for path, same in sorted(blocking.items()):
             owner = owned.get(path)
             if owner and not (same and same(path)):
-                raise Failed("%s belongs to %s, and would be replaced" % (path, owner), "another-package")
+                raise Failed("%s belongs to %s and would be overwritten" % (path, owner), "another-package")
             if not owner and (os.path.isdir(path) or not path.startswith(tuple(place + os.sep for place in places))):
-                raise Failed("%s is there already, belongs to no package, and would be replaced" % path, "in-the-way")
+                raise Failed("%s already exists, belongs to no package and would be overwritten" % path, "in-the-way")
 
 
 def recorded_file(info, row):
@@ -263,7 +263,7 @@ def new_files(wheel):
         elif parts[1] in ("scripts", "data"):
             files[os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:])] = same
         else:
-            raise Failed("the wheel has files for %r, which no installer knows" % parts[1])
+            raise Failed("wheel has files for an unknown scheme: %r" % parts[1])
     files.update((os.path.join(scripts_folder(), command), None) for command in commands_of(texts.get("entry_points.txt", "")))
     if not sys.pycache_prefix:  # else byte code lies outside of the environment, and Python makes it anew
         files.update([(importlib.util.cache_from_source(path), None) for path in files if path.endswith(".py")])
@@ -290,7 +290,7 @@ def commands_of(entry_points):
         elif section in ("console_scripts", "gui_scripts") and line and line[0] not in "#;":
             plain_entry = re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*=\s*[^\W\d][\w.]*(:[^\W\d][\w.]*)?\s*(\[[\w., -]*\])?", line)
             if not plain_entry:
-                raise Failed("the wheel has a command that installers could read differently: %.100r" % line)
+                raise Failed("wheel has an ambiguous entry point: %.100r" % line)
             found.add(plain_entry.group(1))
     # pip makes its own, and those of easy_install, for each version.
     if "pip" in found:
@@ -346,12 +346,12 @@ def refuse_vital(wheel, files):
     library = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
     for f in files:
         if any(f.startswith(os.path.join(place, name + os.sep)) for place in places for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
-            raise Failed("%s would put files into a folder of torch or DeepSpeed" % os.path.basename(wheel))
+            raise Failed("%s would install files into a directory of torch or DeepSpeed" % os.path.basename(wheel))
         if f.startswith(tuple(place + os.sep for place in places)):
             continue
         folder, name = os.path.split(f)
         if f.startswith(library) or f == os.path.join(prefix, "pyvenv.cfg") or folder == scripts_folder() and name.lower().startswith(("python", "pypy", "activate")):
-            raise Failed("%s would put %s into the environment, which is a part of Python there" % (os.path.basename(wheel), f))
+            raise Failed("%s would overwrite %s, a part of the environment's Python" % (os.path.basename(wheel), f))
 
 
 def aside_files(change, place):
@@ -382,7 +382,7 @@ def refuse_changed(is_now, was):
     """Refuses files that are not as they were when they were moved aside."""
     changed = sorted(path for path in set(is_now) | set(was) if is_now.get(path) != was.get(path))
     if changed:
-        raise Failed("%s is not as it was before the deploy" % ", ".join(changed[:3]), "deploy-wanted")
+        raise Failed("%s differs from its state before the deploy" % ", ".join(changed[:3]), "deploy-wanted")
 
 
 def same_as_file(kept):
@@ -518,7 +518,7 @@ class Environment(Workplace):
                 [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)
         info = dist_info(sites())
         if info is None:
-            raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "installs-elsewhere")
+            raise Failed("pip succeeded, but DeepSpeed is not in %s" % " or ".join(sites()), "installs-elsewhere")
         names = {"deepspeed"} | {w["name"] for w in extra}
         infos = [found for name, found in named_infos() if name in names]
         for found in infos:
@@ -592,7 +592,7 @@ class Environment(Workplace):
         """The change before, and the files that a rollback puts back."""
         last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
-            raise Failed("there is nothing to go back to", "one-step-back")
+            raise Failed("no previous version to roll back to", "one-step-back")
         return last, aside_files(last, PREVIOUS)
 
     def tell_kept(self, _):
@@ -606,10 +606,10 @@ class Environment(Workplace):
         """Exchanges the installed version for the one before the last deploy."""
         last, files = self.kept()
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
-            raise Failed("the version before was changed while it was judged", "deploy-wanted")
+            raise Failed("previous version changed during the policy check", "deploy-wanted")
         for other in noted_extra_wheels(last):
             if record_of(other["name"]) != other["record"]:
-                raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
+                raise Failed("%s changed after the deploy that installed it: a rollback would undo that change" % other["name"], "deploy-wanted")
         refuse_changed(noted_digests(files), last["digests"])
         incoming = {path: same_as_file(aside) for path, aside in files.items()}
         empty = [root["path"] for root in last["roots"] if root["was"] and not any(path.startswith(root["path"]) for path in files)]
@@ -746,7 +746,7 @@ def before():
     """The DeepSpeed that is there now, in the form of the report."""
     found = installed()
     if found and not found["record"]:
-        raise Failed("%s cannot be read" % dist_info(sites()), "disk")
+        raise Failed("cannot read %s" % dist_info(sites()), "disk")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 

@@ -51,7 +51,7 @@ class Environments(Workplace):
         self.refuse_unsafe()  # another user may have made them first
         self.take_lock(orders)
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
-            raise Failed("another run has removed the Python that came along", "wait")
+            raise Failed("another run removed the bundled Python", "wait")
         repaired = self.repair()
         found = {"current": told(target(CURRENT)), "before": told(target(PREVIOUS)), "repaired": repaired, "run": self.last_run()}
         if REQUEST["look"]:
@@ -139,7 +139,7 @@ class Environments(Workplace):
             self.install_wheels(order, folder, order["files"], orders)
             whole = self.inspect_new(folder)
         if whole["wrong"]:
-            raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
+            raise Failed("new environment is incomplete: %s" % ", ".join(whole["wrong"][:4]))
         self.syncing = start_sync([folder])  # while it is verified
         return dict(whole, name=self.made, python=python_of(folder))
 
@@ -181,11 +181,11 @@ class Environments(Workplace):
         """The environment that an earlier run has made, if it is unchanged."""
         name = whole_of(digest)
         if not name:
-            raise Failed("the environment %.16s is gone" % digest, "wait")
+            raise Failed("environment %.16s no longer exists" % digest, "wait")
         folder = os.path.join(PLACE, name)
         whole = Whole(folder).told()
         if whole["wrong"]:
-            raise Failed("the environment on the node is not as it was made: %s" % ", ".join(whole["wrong"][:4]), "env-force")
+            raise Failed("environment was modified after installation: %s" % ", ".join(whole["wrong"][:4]), "env-force")
         return dict(whole, name=name, python=python_of(folder))
 
     def store(self, f, stays=False):
@@ -211,7 +211,7 @@ class Environments(Workplace):
         path = os.path.join(folder, f["name"])
         if os.path.islink(path) or digest_of(path, self.digests) != f["sha256"]:
             sweep(folder)  # so that the next run sends it again
-            raise Failed("%s was changed after it had been sent" % path, "deploy-again")
+            raise Failed("%s changed after it was sent" % path, "deploy-again")
         return path
 
     def sweep_stored(self):
@@ -235,7 +235,7 @@ class Environments(Workplace):
         with open(self.stored_file(f), "rb") as stored:
             data = stored.read()
         if hashlib.sha256(data).hexdigest() != f["sha256"]:
-            raise Failed("%s was changed after it had been sent" % f["name"], "deploy-again")
+            raise Failed("%s changed after it was sent" % f["name"], "deploy-again")
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as z:
                 inside = [n for n in z.namelist() if n.endswith(".data/scripts/uv")]
@@ -265,14 +265,14 @@ class Environments(Workplace):
         try:
             run_program("uv", [self.uv] + arguments, env, self.dir, orders, self.lock, order["limit_s"])
         except PermissionError:
-            raise Failed("the node may not run uv from %s" % self.dir, "noexec")
+            raise Failed("cannot execute uv from %s" % self.dir, "noexec")
 
     def record(self, order):
         """Notes that the environment is whole, and switches to it. After the rename only a rollback
         can go back."""
         name = self.made or whole_of(order["digest"])
         if not name:
-            raise Failed("the environment %.16s is gone" % order["digest"])
+            raise Failed("environment %.16s no longer exists" % order["digest"])
         folder = os.path.join(PLACE, name)
         if self.made:
             end_sync(self.syncing, SYNC_LIMIT)
@@ -292,12 +292,12 @@ class Environments(Workplace):
         until the next deploy."""
         name = target(PREVIOUS)
         if not name:
-            raise Failed("there is nothing to go back to", "one-environment-back")
+            raise Failed("no previous environment to roll back to", "one-environment-back")
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
-            raise Failed("the environment before was changed while it was judged", "one-environment-back")
+            raise Failed("previous environment changed during the policy check", "one-environment-back")
         wrong = Whole(os.path.join(PLACE, name)).told()["wrong"]
         if wrong:
-            raise Failed("the environment before is not as it was: %s" % ", ".join(wrong[:4]))
+            raise Failed("previous environment was modified: %s" % ", ".join(wrong[:4]))
         self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
         return {"python": python_of(CURRENT)}
 

@@ -42,11 +42,11 @@ def check_place():
     """The package that an import finds must be the one that was installed."""
     origin = origin_of("deepspeed")
     if not origin:
-        raise Failed("import deepspeed finds nothing", "removed")
+        raise Failed("cannot import deepspeed: not found", "removed")
     package = os.path.dirname(os.path.realpath(origin))
     place = os.path.dirname(package)
     if place not in sites():
-        raise Failed("import deepspeed finds %s, not the one installed in %s" % (package, sites()[0]), shadow_advice(place))
+        raise Failed("import deepspeed finds %s, not the installation in %s" % (package, sites()[0]), shadow_advice(place))
     return place
 
 
@@ -60,7 +60,7 @@ def check_found(name, want):
         raise Failed("%s %s was installed, but is not found" % (name, want))
     place = os.path.realpath(str(dist.locate_file("")))
     if plain(dist.version) != plain(want):
-        raise Failed("%s %s was installed, but %s of %s is found" % (name, want, dist.version, place), shadow_advice(place))
+        raise Failed("%s %s was installed, but %s in %s is found" % (name, want, dist.version, place), shadow_advice(place))
 
 
 def plain(version):

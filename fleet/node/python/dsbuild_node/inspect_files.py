@@ -74,9 +74,9 @@ def tell_modes(paths):
         private += [path] * bool(readable & ~mode)
         open_to_all += [path] * bool(mode & 0o002)
     if private:
-        emit({"note": "users who can read this environment cannot read %s: give them back the right (chmod -R go+rX)" % some(private)})
+        emit({"note": "unreadable for other users of this environment: %s; restore permissions with chmod -R go+rX" % some(private)})
     if open_to_all:
-        emit({"note": "every user can change %s: take the right away (chmod -R o-w)" % some(open_to_all)})
+        emit({"note": "world-writable: %s; fix permissions with chmod -R o-w" % some(open_to_all)})
 
 
 def leave_to_owners(info, files):
@@ -86,7 +86,7 @@ def leave_to_owners(info, files):
     owned = owners([os.path.join(site, path) for path in files if files[path].startswith(" ")], {"deepspeed"})
     for owner in sorted(set(owned.values())):
         paths = sorted(path[len(site) + 1:] for path in owned if owned[path] == owner)
-        emit({"wrong": "code in DeepSpeed's folder belongs to %s: %s" % (owner, some(paths)), "advice": "code-of-package"})
+        emit({"wrong": "code in DeepSpeed's directory belongs to %s: %s" % (owner, some(paths)), "advice": "code-of-package"})
         for path in paths:
             del files[path]
 
@@ -107,11 +107,11 @@ def look_at_files(info):
     finally:
         os.fchdir(here)
     if len(files) + len(others) > MOST_FILES:
-        raise Failed("it has more than %d files: that is no DeepSpeed" % MOST_FILES, "too-many-files")
+        raise Failed("more than %d files in the deepspeed directory: not a DeepSpeed installation" % MOST_FILES, "too-many-files")
     if rows is not None:
         leave_to_owners(info, files)
     if links["files"]:
-        emit({"note": "files of DeepSpeed are links, of which the content was compared: %s" % some(sorted(links["files"]))})
+        emit({"note": "DeepSpeed files are symbolic links, whose targets were compared: %s" % some(sorted(links["files"]))})
     code = wrong_byte_code(info, rows or [[path, ""] for path in files])
     lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
     digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
@@ -144,14 +144,14 @@ def inspect_extra_wheels(wheels):
         name = wheel["name"]
         info = infos.get(name)
         if info is None:
-            emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is gone" % name, "advice": "deploy-bundle"})
+            emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is missing" % name, "advice": "deploy-bundle"})
             continue
         if record_sha256(info) != wheel["record"]:
-            emit({"note": "%s was installed with DeepSpeed and has been replaced since" % name})
+            emit({"note": "%s, which was installed with DeepSpeed, has been replaced" % name})
             continue
         wrong = altered(info)
         if wrong:
-            emit({"wrong": "files of %s do not match RECORD, or are missing: %s" % (name, some(wrong)), "advice": "deploy-force"})
+            emit({"wrong": "files of %s are missing or do not match RECORD: %s" % (name, some(wrong)), "advice": "deploy-force"})
         attempt(lambda: check_found(name, metadata_version(info)))
 
 
@@ -168,12 +168,12 @@ def look(found):
         origin = origin_of("deepspeed")
         if origin:
             package = os.path.dirname(os.path.realpath(origin))
-            emit({"wrong": "it has no DeepSpeed of its own: an import finds %s" % package, "advice": shadow_advice(os.path.dirname(package))})
+            emit({"wrong": "no DeepSpeed in the environment: import finds %s" % package, "advice": shadow_advice(os.path.dirname(package))})
         return
     attempt(check_place)
     info = infos[0]
     if len(infos) > 1:
-        emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
+        emit({"wrong": "several DeepSpeed distributions are installed: %s" % ", ".join(os.path.basename(i) for i in infos),
               "advice": "several"})
     facts = found["deepspeed"] or installed()  # a deploy may have come in between
     noted = noted_by_dsbuild(facts["record"])

@@ -36,7 +36,7 @@ def altered_python(folder, tree):
     """The files of a Python that differ from its archive. tree is the digest of the archive's list."""
     listed = content(os.path.join(folder, LIST), 1 << 26).splitlines(True)
     if tree_of(listed) != tree:
-        return ["the list of its files is not that of the archive"]
+        return ["file list does not match the archive"]
     want, have = {line.split(b"\t")[0]: line for line in listed}, list_tree(os.path.join(folder, "tree"))
     wrong, made = [], set()
     for path in sorted(set(want) | set(have)):
@@ -59,4 +59,4 @@ def wrong_modules(site, paths, known=None, only=None):
         return []
     from dsbuild_node.byte_code import differing
 
-    return [path + " is not the byte code of its module" for path in differing(site, found, None)]
+    return [path + " is byte code that does not match its module" for path in differing(site, found, None)]

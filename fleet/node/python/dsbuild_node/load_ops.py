@@ -17,7 +17,7 @@ def load():
     except Failed:
         raise
     except Exception as e:
-        raise Failed("import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:1000]))
+        raise Failed("import deepspeed failed: %s: %s" % (type(e).__name__, str(e)[:1000]))
 
 
 def main():

@@ -18,7 +18,7 @@ def without_compiler(do):
     try:
         result = do()
         if os.path.exists(scratch):
-            raise Failed("loading the ops compiled something: %s" % ", ".join(sorted(os.listdir(scratch))[:5]))
+            raise Failed("loading the ops compiled files: %s" % ", ".join(sorted(os.listdir(scratch))[:5]))
         return result
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -33,7 +33,7 @@ def load_op(op, place):
         raise Failed("op %s is not in the installed wheel" % op)
     builder = ALL_OPS.get(op)
     if builder is None:
-        raise Failed("op %s: this DeepSpeed has no builder of that name for its accelerator" % op, "accelerator")
+        raise Failed("op %s: DeepSpeed has no such builder for this accelerator" % op, "accelerator")
 
     def never(*_, **__):
         raise Failed("op %s would be compiled on this node instead of loaded" % op, "torch-differs")
@@ -44,7 +44,7 @@ def load_op(op, place):
     except Failed:
         raise
     except Exception as e:
-        raise Failed("op %s does not load: %s: %s" % (op, type(e).__name__, e))
+        raise Failed("cannot load op %s: %s: %s" % (op, type(e).__name__, e))
     found = os.path.realpath(getattr(module, "__file__", None) or "")
     if not found.startswith(place + os.sep):
         raise Failed("op %s was loaded from %s" % (op, found or "nowhere"))

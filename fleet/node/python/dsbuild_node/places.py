@@ -28,7 +28,7 @@ def unsafe():
         ".dsbuild", ".dsbuild/files", ".dsbuild/cache", ".dsbuild/pythons", ".dsbuild/inbox", ".dsbuild/signed", REQUEST["name"])]
     names = [name for name in (target(CURRENT), target(PREVIOUS)) if name]
     parts += [os.path.join("dsbuild/env", REQUEST["name"], name) for name in names]
-    script = REQUEST["safe"] + '\nunsafe "$@" || echo "it cannot be checked who may change $1"'
+    script = REQUEST["safe"] + '\nunsafe "$@" || echo "cannot determine who can write to $1"'
     return subprocess.run(["sh", "-c", script, "sh", FOLDER] + parts, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE).stdout.decode("utf-8", "replace").strip()
 
 
@@ -123,7 +123,7 @@ class Whole:
         place, program = os.path.join(PYTHONS, self.python["sha256"]), os.path.join(PYTHONS, self.python["program"])
         self.wrong += ["python: " + fault for fault in altered_python(place, self.python["tree"])]
         if os.path.realpath(python_of(folder)) != os.path.realpath(program):
-            self.wrong.append("bin/python is another Python")
+            self.wrong.append("bin/python is a different Python")
 
     def package(self, entry):
         info, lines = os.path.join(self.site, entry), []
@@ -134,7 +134,7 @@ class Whole:
         for row in rows:
             path = os.path.normpath(row[0])
             if not os.path.normpath(os.path.join(self.site, path)).startswith(self.folder + os.sep):
-                self.wrong.append("%s, which %s lists, is outside of the environment" % (row[0], entry))
+                self.wrong.append("%s, listed in %s, is outside the environment" % (row[0], entry))
                 continue
             self.listed.add(path)
             algorithm, _, want = row[1].partition("=")

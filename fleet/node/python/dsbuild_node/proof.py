@@ -8,12 +8,12 @@ def check_files(place, request):
     """RECORD must be that of the installation, and every file must match RECORD."""
     info = dist_info([place])
     if info is None or record_rows(info) is None:
-        raise Failed("%s has no DeepSpeed with a RECORD" % place, "deploy-again")
+        raise Failed("no DeepSpeed with a RECORD in %s" % place, "deploy-again")
     version = metadata_version(info)
     if version != request["version"]:
         raise Failed("DeepSpeed %s is installed, not %s" % (version, request["version"]), "deploy-again")
     if record_sha256(info) != request["record"]:
-        raise Failed("%s/RECORD is not that of the wheel" % info, "other-installation")
+        raise Failed("%s/RECORD does not match the wheel's" % info, "other-installation")
     wrong = altered(info)
     if wrong:
         raise Failed("files differ from RECORD: %s" % ", ".join(wrong), "deploy-force")

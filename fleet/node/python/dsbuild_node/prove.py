@@ -11,4 +11,4 @@ def main():
     except Failed as e:
         emit({"failed": str(e)[:2000], "advice": e.advice})
     except Exception as e:
-        emit({"failed": "import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:2000]), "advice": ""})
+        emit({"failed": "import deepspeed failed: %s: %s" % (type(e).__name__, str(e)[:2000]), "advice": ""})

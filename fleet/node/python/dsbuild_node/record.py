@@ -26,7 +26,7 @@ def file_digest(path, new=hashlib.sha256):
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if os.fstat(fd).st_mode & 0o170000 != 0o100000:
-            raise OSError("no plain file")
+            raise OSError("not a regular file")
         digest = new(BUFFER[:os.readv(fd, [BUFFER])])
         n = os.readv(fd, [BUFFER])
         while n:

@@ -103,7 +103,7 @@ class Copy:
     def add(self, f, data):
         """Writes the next piece."""
         if not self.right(self.have, data):
-            raise Wrong("piece %d of it is wrong" % self.have)
+            raise Wrong("piece %d is corrupt" % self.have)
         try:
             f.write(data)
             f.flush()
@@ -189,7 +189,7 @@ def receive(connection, count):
     while len(data) < count:
         block = connection.recv(min(count - len(data), 1 << 16))
         if not block:
-            raise OSError("it closed the connection")
+            raise OSError("connection closed")
         data += block
     return bytes(data)
 
@@ -198,7 +198,7 @@ def receive_line(connection):
     line = b""
     while not line.endswith(b"\n"):
         if len(line) > MOST_LINE:
-            raise ValueError("too long a line")
+            raise ValueError("line too long")
         line += receive(connection, 1)
     return line
 
@@ -268,7 +268,7 @@ class Relay:
             if copy.wait(at):
                 data = copy.read(at)
                 if not data:
-                    raise OSError("the file is gone")
+                    raise OSError("file no longer exists")
             self.limit.take(len(data))
             child.sendall(struct.pack(">I", len(data)) + data)
             at += bool(data)
@@ -326,7 +326,7 @@ class Relay:
                 raise OSError("stopped")
             copy.parent.do_handshake()
             if peer_name(copy.parent) != [order["name"]]:
-                raise OSError("another node answers at its address")
+                raise OSError("a different node answers at this address")
         except OSError:
             copy.parent.close()
             raise
@@ -345,7 +345,7 @@ class Relay:
         if length == 0:
             return
         if length != copy.length(copy.have):
-            raise Wrong("piece %d of it has %d bytes" % (copy.have, length))
+            raise Wrong("piece %d has %d bytes" % (copy.have, length))
         copy.add(f, receive(copy.parent, length))
 
     def stop(self, order):

@@ -202,15 +202,15 @@ class JobHere:
         """Why the job cannot run here, or None."""
         spec = self.spec
         if spec["workdir"] and not os.path.isdir(spec["workdir"]):
-            return "there is no folder %s" % spec["workdir"]
+            return "directory not found: %s" % spec["workdir"]
         script = os.path.join(spec["workdir"] or os.getcwd(), spec["script"])
         if spec["look"] and spec["script"] and not os.path.isfile(script):
-            return "there is no %s" % script
+            return "file not found: %s" % script
         python = spec["python"]
         if spec["look"] and python and not (shutil.which(python) if "/" not in python else os.access(python, os.X_OK)):
-            return "there is no Python %s" % python
+            return "Python not found: %s" % python
         if not shutil.which("bash"):
-            return "there is no bash"
+            return "bash not found"
         if spec["port"]:
             s = socket.socket()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -332,11 +332,11 @@ class JobHere:
                 self.tell({"to": order["number"], "ok": None})
         self.orders.pending = []
         if self.killed:
-            self.stop("dsbuild's program there was killed")
+            self.stop("agent was killed")
         elif self.orders.ended:
-            self.stop("the connection has ended")
+            self.stop("connection closed")
         elif self.orders.silent():
-            self.stop("dsbuild has been silent for %d s" % REQUEST["silence_s"])
+            self.stop("no heartbeat from dsbuild for %d s" % REQUEST["silence_s"])
 
     def kill(self, *_):
         self.killed = True
@@ -447,7 +447,7 @@ class JobHere:
 def describe(error):
     if isinstance(error, CannotRun):
         return {"failed": str(error)}
-    return {"failed": "dsbuild's program there: %s: %s" % (type(error).__name__, error)}
+    return {"failed": "agent: %s: %s" % (type(error).__name__, error)}
 
 
 def guard(inner, grace):
@@ -479,9 +479,9 @@ def guard(inner, grace):
         if ending.push(left):
             break
         time.sleep(TICK / 2)
-    reason = "the process that ran the job ended by itself"
+    reason = "job supervisor exited unexpectedly"
     if status is not None and os.WIFSIGNALED(status):
-        reason = "the process that ran the job was killed by signal %d" % os.WTERMSIG(status)
+        reason = "job supervisor was killed by signal %d" % os.WTERMSIG(status)
     try:
         say({"end": {"code": 1, "signal": 0, "left": left, "reason": reason}})
     except OSError:
