@@ -48,7 +48,7 @@ const (
 	groupOther      = "Flags" // flags without a group
 )
 
-// flagGroups lists the headings in the order of the help. A new heading is one more line here.
+// flagGroups lists the headings in the order of the help. Add new headings here.
 func flagGroups() []string {
 	return []string{
 		groupOther, groupTarget, groupVersions, groupSources, groupBuild, groupWheel, groupEnv, groupChecks,
