@@ -40,7 +40,7 @@ func (a *evaluation) evaluate() {
 	a.chooseABI()
 	a.checkMachine()
 	a.checkHost()
-	if !a.Drives(a.request.Driver, a.torch.CUDA) {
+	if !a.DriverSupports(a.request.Driver, a.torch.CUDA) {
 		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s",
 			a.torch.Version, a.torch.CUDA, cudaRow(a.CUDAs, a.torch.CUDA).Driver, a.request.Driver)
 	}

@@ -46,7 +46,7 @@ func (t *Tables) AddDeepSpeeds(more []DeepSpeed) *Tables {
 // OffersTorch reports whether there is a torch as s names it, for its CUDA and driver.
 func (t *Tables) OffersTorch(s wheel.Request) bool {
 	return slices.ContainsFunc(t.Torches, func(r Torch) bool {
-		return isTorch(s.Torch, r) && isCUDA(s.CUDA, r.CUDA) && t.Drives(s.Driver, r.CUDA)
+		return isTorch(s.Torch, r) && isCUDA(s.CUDA, r.CUDA) && t.DriverSupports(s.Driver, r.CUDA)
 	})
 }
 
@@ -55,7 +55,7 @@ func (t *Tables) OffersTorch(s wheel.Request) bool {
 func (t *Tables) CUDAsFor(s wheel.Request) []string {
 	var out []string
 	for _, c := range t.CUDAs {
-		if isCUDA(s.CUDA, c.Version) && t.Drives(s.Driver, c.Version) {
+		if isCUDA(s.CUDA, c.Version) && t.DriverSupports(s.Driver, c.Version) {
 			out = append(out, c.Version)
 		}
 	}

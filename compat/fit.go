@@ -384,8 +384,8 @@ func olderDriver(have, floor string) bool {
 	return known && floor != "" && compareVersions(have, floor) < 0
 }
 
-// Drives reports whether a driver runs a CUDA. It is true for an unknown driver.
-func (t *Tables) Drives(driver, cuda string) bool {
+// DriverSupports reports whether a driver runs a CUDA. It is true for an unknown driver.
+func (t *Tables) DriverSupports(driver, cuda string) bool {
 	return !olderDriver(driver, cudaRow(t.CUDAs, cuda).Driver)
 }
 

@@ -181,7 +181,7 @@ func (g *grouper) otherTorch(f node.Facts) string {
 		return ""
 	}
 	hint := fmt.Sprintf("install torch %s for CUDA %s there", e.torch.Version, e.torch.CUDA)
-	if !g.Drives(with.Driver, f.TorchCUDA) {
+	if !g.DriverSupports(with.Driver, f.TorchCUDA) {
 		hint += ", which works with driver " + f.Driver
 	}
 	f.Torch, f.TorchCUDA, f.CXX11ABI = e.torch.Version, e.torch.CUDA, nil

@@ -321,7 +321,7 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 func (t *Tables) unknownGPU(name string) Conflict {
 	const all = "'dsbuild gpus' lists all; --arch takes the compute capability"
 	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
-	if arch, ok := wheel.ArchMeant(name); ok {
+	if arch, ok := wheel.ParseArchAlias(name); ok {
 		what += "; it is a compute capability, which --arch of dsbuild wheel takes"
 		return Conflict{what, didYouMean("--arch " + arch.String())}
 	}

@@ -27,12 +27,12 @@ type Options struct {
 	Dialer     remote.Dialer // Close closes it, if it is an io.Closer
 	Reporter   ui.Reporter
 	Forks      int // nodes at once; 0 means fanout.DefaultForks
-	// TooMany is called with the number of failed nodes and the total: of all nodes, or of one
+	// MaxFailures is called with the number of failed nodes and the total: of all nodes, or of one
 	// group of --serial. If it returns true, dsbuild starts no further node. nil: dsbuild
 	// never stops early.
-	TooMany func(failed, of int) bool
-	Logs    Logs          // where to keep the log of each node
-	Timeout time.Duration // limit of each long step on a node, and cap for the other steps; 0: the defaults
+	MaxFailures func(failed, of int) bool
+	Logs        Logs          // where to keep the log of each node
+	Timeout     time.Duration // limit of each long step on a node, and cap for the other steps; 0: the defaults
 	// SlowHint is the hint for a step that took too long; "" names --timeout.
 	SlowHint string
 	// ConnectWait is how long the dialer may let a node wait in a queue. A waiting node does not
@@ -67,7 +67,7 @@ func New(opt Options) *Fleet {
 // Close closes every connection, and the dialer.
 func (f *Fleet) Close() {
 	for _, n := range f.Nodes {
-		n.HangUp()
+		n.Disconnect()
 	}
 	if c, ok := f.opt.Dialer.(io.Closer); ok {
 		c.Close() //nolint:errcheck // no node needs it any more
@@ -82,24 +82,24 @@ func (f *Fleet) Forks() int {
 	return fanout.DefaultForks
 }
 
-// maxWide bounds the window that Widen opens.
+// maxWide bounds the window that RaiseForks opens.
 const maxWide = 256
 
-// Widen opens the window for so many nodes, at most 256, unless --forks is below its default. Nodes
+// RaiseForks opens the window for so many nodes, at most 256, unless --forks is below its default. Nodes
 // that pass a file on to each other must be at work at the same time.
-func (f *Fleet) Widen(nodes int) {
+func (f *Fleet) RaiseForks(nodes int) {
 	if f.Forks() >= fanout.DefaultForks {
 		f.opt.Forks = max(f.Forks(), min(nodes, maxWide))
 	}
 }
 
-// StopWhen wraps Options.TooMany for a phase before which some nodes failed already. It returns
+// StopWhen wraps Options.MaxFailures for a phase before which some nodes failed already. It returns
 // nil if the run never stops early.
 func (f *Fleet) StopWhen(failedBefore int) func(failed int) bool {
-	if f.opt.TooMany == nil {
+	if f.opt.MaxFailures == nil {
 		return nil
 	}
-	return func(n int) bool { return failedBefore+n > 0 && f.opt.TooMany(failedBefore+n, len(f.Nodes)) }
+	return func(n int) bool { return failedBefore+n > 0 && f.opt.MaxFailures(failedBefore+n, len(f.Nodes)) }
 }
 
 // Abandon ends a phase that was interrupted: the nodes that were reached are skipped too, with

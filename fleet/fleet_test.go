@@ -232,7 +232,7 @@ func TestTooManyFailures(t *testing.T) {
 	t.Parallel()
 	opt := servers(t, 4)
 	opt.Forks = 1
-	opt.TooMany = func(failed, of int) bool { return failed*4 > of }
+	opt.MaxFailures = func(failed, of int) bool { return failed*4 > of }
 	f := fleet.New(opt)
 	defer f.Close()
 	errs := []error{refusal{errors.New("in use")}, errors.New("first"), errors.New("second"), nil}
@@ -260,7 +260,7 @@ func TestWiden(t *testing.T) {
 		{0, 10, 32}, {0, 48, 48}, {32, 48, 48}, {100, 48, 100}, {4, 48, 4}, {0, 1000, 256},
 	} {
 		f := fleet.New(fleet.Options{Forks: c.forks})
-		if f.Widen(c.nodes); f.Forks() != c.want {
+		if f.RaiseForks(c.nodes); f.Forks() != c.want {
 			t.Errorf("%d forks, %d nodes: %d", c.forks, c.nodes, f.Forks())
 		}
 	}

@@ -71,13 +71,13 @@ func (n *Node) Connect(ctx context.Context) error {
 
 // Reconnect replaces a connection that is lost.
 func (n *Node) Reconnect(ctx context.Context) error {
-	n.HangUp()
+	n.Disconnect()
 	return n.Connect(ctx)
 }
 
-// HangUp closes the node's connection as soon as it is no longer needed: of a thousand nodes only
+// Disconnect closes the node's connection as soon as it is no longer needed: of a thousand nodes only
 // those in the window have one.
-func (n *Node) HangUp() {
+func (n *Node) Disconnect() {
 	if n.Conn != nil {
 		n.Conn.Close()              //nolint:errcheck // nothing is under way
 		n.Conn, n.Runner = nil, nil // drops their memory, too

@@ -126,7 +126,7 @@ func (f *Fleet) FinishGroup(ctx context.Context, r *Rollout, group []int) bool {
 		ok = ok || n.Status == report.OK
 	}
 	if len(r.sizes) > 0 && len(failed) > 0 && ctx.Err() == nil &&
-		(f.opt.TooMany == nil || f.opt.TooMany(len(failed), len(group))) {
+		(f.opt.MaxFailures == nil || f.opt.MaxFailures(len(failed), len(group))) {
 		why := fmt.Errorf("skipped: %d of %s failed in batch %d (%s)",
 			len(failed), ui.Count(len(group), "node"), r.number, ui.FoldShort(failed))
 		why = fault.WithHint(why, "fix the failures and rerun, or raise --max-fail; "+

@@ -123,7 +123,7 @@ func (f *Fleet) run(
 		ended := false
 		defer func() {
 			if !ended { // do panicked
-				t.Node.HangUp()
+				t.Node.Disconnect()
 			}
 		}()
 		err := do(ctx, t)
@@ -160,7 +160,7 @@ func (n *Node) runSteps(ctx context.Context, steps []Step) error {
 		begin := time.Now()
 		limited, cancel := ctx, context.CancelFunc(func() {})
 		if s.Limit > 0 {
-			limited, cancel = context.WithTimeoutCause(ctx, s.Limit, n.fleet.NotWithin(s.Limit))
+			limited, cancel = context.WithTimeoutCause(ctx, s.Limit, n.fleet.TimeoutError(s.Limit))
 		}
 		err := s.Do(limited)
 		if err != nil && errors.Is(err, limited.Err()) {
@@ -201,8 +201,8 @@ func (s Step) statusAfter(ctx context.Context, err error) report.Status {
 	return report.Failed
 }
 
-// NotWithin is the error of a step that took longer than its limit.
-func (f *Fleet) NotWithin(limit time.Duration) error {
+// TimeoutError is the error of a step that took longer than its limit.
+func (f *Fleet) TimeoutError(limit time.Duration) error {
 	try := cmp.Or(f.opt.SlowHint, "check network and disk, or raise --timeout")
 	return fault.WithHint(fmt.Errorf("timed out after %s", ui.Duration(limit)), "%s", try)
 }

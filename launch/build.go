@@ -212,13 +212,13 @@ const usualRestarts = 3
 // decideProcesses sets the number of processes on a node, and their CPUs.
 func (b *builder) decideProcesses() {
 	j := b.job
-	j.ProcsSaid = b.isSet("procs")
-	j.Slots = len(j.Hosts) > 0 && !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX) &&
+	j.ProcsSet = b.isSet("procs")
+	j.Slots = len(j.Hosts) > 0 && !b.isSet("gpus") && (!j.ProcsSet || j.Kind == JAX) &&
 		!slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return h.Slots == 0 })
 	switch {
 	case j.Slots:
 		j.GPUs = slices.MaxFunc(j.Hosts, func(a, b inventory.Host) int { return a.Slots - b.Slots }).Slots
-	case !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX):
+	case !b.isSet("gpus") && (!j.ProcsSet || j.Kind == JAX):
 		// A usual server has eight, the guides' script four, and a container one.
 		j.GPUs = cmp.Or(map[Launcher]int{Torchrun: 4, AIStation: 1}[j.Kind], 8)
 	}

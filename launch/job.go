@@ -41,7 +41,7 @@ func Kinds() []KindInfo {
 // KindInfo is a kind with a description.
 type KindInfo struct {
 	Kind  Launcher
-	About string
+	Short string
 }
 
 // Nodes is the number of nodes of a job: MIN to MAX, equal for a fixed size.
@@ -62,7 +62,7 @@ func (n Nodes) String() string {
 // comes from the environment that starts the job, as secrets do.
 type Var struct {
 	Name, Value string
-	Taken       bool
+	FromEnv     bool
 }
 
 // Mount is a folder in the containers. Source is a path of the node or, for
@@ -116,9 +116,9 @@ type SizeSettings struct {
 	Procs   int // processes of each node
 	CPUs    int // of each task: all processes of a node under torchrun, one under JAX
 
-	// ProcsSaid: the user gave the number of processes; else it follows from the
+	// ProcsSet: the user gave the number of processes; else it follows from the
 	// GPUs that the launcher finds on a node.
-	ProcsSaid bool
+	ProcsSet bool
 	// Slots: the inventory gives each node's number of GPUs.
 	Slots bool
 	// GPUsKnown: a flag or the inventory gave the number of GPUs, or several

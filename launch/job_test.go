@@ -53,7 +53,7 @@ jax-form: manual
 	if !slices.Equal(j.Args, []string{"--lr", "5e-5", "--name", "x"}) || j.Script != "train.py" {
 		t.Errorf("%q %q", j.Script, j.Args)
 	}
-	want := []Var{{Name: "DEBUG", Value: "true"}, {Name: "N", Value: "3.10"}, {Name: "HF_HOME", Value: "/other"}, {Name: "WANDB_API_KEY", Taken: true}}
+	want := []Var{{Name: "DEBUG", Value: "true"}, {Name: "N", Value: "3.10"}, {Name: "HF_HOME", Value: "/other"}, {Name: "WANDB_API_KEY", FromEnv: true}}
 	if !slices.Equal(j.Env, want) {
 		t.Errorf("%+v", j.Env)
 	}
@@ -295,7 +295,7 @@ func TestKeys(t *testing.T) {
 				t.Errorf("%s has two flags --%s", k.Kind, key.FlagName())
 			}
 			seen[key.FlagName()] = true
-			if key.Help == "" || key.set == nil || (key.Placeholder == "") != key.YesNo() {
+			if key.Help == "" || key.set == nil || (key.Placeholder == "") != key.IsBool() {
 				t.Errorf("%s: %+v", key.Name, key)
 			}
 		}

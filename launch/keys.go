@@ -42,8 +42,8 @@ type Key struct {
 // FlagName is the name of the flag.
 func (k Key) FlagName() string { return cmp.Or(k.Flag, k.Name) }
 
-// YesNo reports whether the value is true or false.
-func (k Key) YesNo() bool { return k.kind == yesNo }
+// IsBool reports whether the value is true or false.
+func (k Key) IsBool() bool { return k.kind == yesNo }
 
 // Repeats reports whether the flag may be given several times.
 func (k Key) Repeats() bool { return k.kind == list || k.kind == variables }
@@ -262,7 +262,7 @@ func setSbatch(b *builder, s Setting) {
 		option := Setting{Key: s.Key, Words: []Word{w}, At: s.At}
 		name, value, _ := strings.Cut(w.Text, "=")
 		own, has := KeyOfSbatch(strings.TrimPrefix(name, "--"))
-		has = has && (value == "" || !own.YesNo()) // --exclusive=user is more than the key says
+		has = has && (value == "" || !own.IsBool()) // --exclusive=user is more than the key says
 		switch {
 		case !sbatchOption.MatchString(w.Text):
 			b.refuse(option, "", "must be a long option with = before its value, such as --mail-type=END")
@@ -364,7 +364,7 @@ func setEnv(b *builder, s Setting) {
 		v := Var{}
 		var given bool
 		v.Name, v.Value, given = strings.Cut(w.Text, "=")
-		v.Taken = !given
+		v.FromEnv = !given
 		switch {
 		case !name.MatchString(v.Name):
 			b.Add(w.At, "write "+s.form("NAME=VALUE"), "%q cannot be the name of a variable", v.Name)

@@ -200,7 +200,7 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"shape":        v.shape,
 		"slurmNodes":   func() string { return strings.ReplaceAll(v.Nodes.String(), ":", "-") },
 		"startWait":    v.startWait,
-		"taken":        v.Taken,
+		"taken":        v.FromEnv,
 		"worldSize":    v.WorldSize,
 	}
 }
@@ -239,13 +239,13 @@ func (j *Job) c10d() bool { return j.Rendezvous == "c10d" }
 // given are the variables with a value.
 func (j *Job) given() []Var { return j.vars(false) }
 
-// Taken are the variables that come from the environment that starts the job.
-func (j *Job) Taken() []Var { return j.vars(true) }
+// FromEnv are the variables that come from the environment that starts the job.
+func (j *Job) FromEnv() []Var { return j.vars(true) }
 
 func (j *Job) vars(taken bool) []Var {
 	var all []Var
 	for _, v := range j.Env {
-		if v.Taken == taken {
+		if v.FromEnv == taken {
 			all = append(all, v)
 		}
 	}

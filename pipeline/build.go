@@ -56,7 +56,7 @@ func (b *build) run(ctx context.Context, space Workspace) error {
 func runSteps(ctx context.Context, steps []Step, space Workspace, here func(context.Context, Step) error) error {
 	for _, s := range steps {
 		run := space.Run
-		if s.Image == Here {
+		if s.Image == Local {
 			run = here
 		}
 		if err := run(ctx, s); err != nil {

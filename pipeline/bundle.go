@@ -50,11 +50,11 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 	}
 	own := *p
 	own.Scripts, own.Digest, own.Steps = map[string]string{}, "", []Step{{
-		Name: PackStep, Title: "copy the wheel of DeepSpeed", Image: Here, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
+		Name: PackStep, Title: "copy the wheel of DeepSpeed", Image: Local, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
 	}}
 	if len(companions) > 0 {
 		sources := Step{
-			Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here,
+			Name: CompanionsStep, Title: "copy the sources of the companions", Image: Local,
 			Env: map[string]string{},
 		}
 		for _, c := range companions {
@@ -120,7 +120,7 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	for _, s := range b.Steps {
 		fmt.Fprintf(&text, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
 		printVariables(&text, s.Env)
-		if s.Image != Here {
+		if s.Image != Local {
 			fmt.Fprintf(&text, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
 		}
 	}
@@ -135,7 +135,7 @@ func (r Runner) BundleFor(ctx context.Context, name string, p *Plan, made wheel.
 	if err != nil {
 		return nil, err
 	}
-	r.Dir, r.Report = filepath.Join(r.Dir, name), ui.Prefixed(r.Report, name)
+	r.Dir, r.Report = filepath.Join(r.Dir, name), ui.WithPrefix(r.Report, name)
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return nil, err
 	}

@@ -258,7 +258,7 @@ func TestScriptAgreesOnWhatIsTorchs(t *testing.T) {
 	names := []string{"torch", "Triton", "nvidia_cublas_cu12", "nvidia-ml-py", "nvidia_ml_py", "pytorch_triton", "cuda.bindings", "cuda-toolkit", "torchvision", "numpy"}
 	got := strings.Fields(wheelsPy(t, "print(*[from_torch(n) for n in "+`"`+strings.Join(names, " ")+`".split()])`))
 	for i, name := range names {
-		if want := map[bool]string{true: "True", false: "False"}[wheel.FromTorch(name)]; i >= len(got) || got[i] != want {
+		if want := map[bool]string{true: "True", false: "False"}[wheel.IsTorchPackage(name)]; i >= len(got) || got[i] != want {
 			t.Errorf("%s: the script says %v, dsbuild %s", name, got, want)
 		}
 	}

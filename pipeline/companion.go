@@ -33,7 +33,7 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 	}
 	c := Companion{Name: pypi.CanonPackageName(m[1])}
 	switch what := m[3]; {
-	case wheel.FromTorch(c.Name):
+	case wheel.IsTorchPackage(c.Name):
 		return c, badSource(c.Name,
 			errors.New("torch and its packages cannot be companions: a node has them, and dsbuild never changes them"),
 			"choose the torch to build for with --torch")

@@ -89,9 +89,9 @@ func (s Store) Find(ctx context.Context, digest string) (w StoredWheel, ok bool,
 	return w, ok, err
 }
 
-// Placed returns the wheel of a plan that an earlier run has put into the directory dir, if it
+// FindExported returns the wheel of a plan that an earlier run has put into the directory dir, if it
 // matches its manifest.
-func Placed(dir, digest string) (StoredWheel, bool, error) {
+func FindExported(dir, digest string) (StoredWheel, bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return StoredWheel{}, false, nil

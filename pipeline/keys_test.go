@@ -64,21 +64,21 @@ func TestStoreKnowsRequests(t *testing.T) {
 }
 
 func TestPlaced(t *testing.T) {
-	if _, ok, err := Placed(filepath.Join(t.TempDir(), "dist"), ""); ok || err != nil {
+	if _, ok, err := FindExported(filepath.Join(t.TempDir(), "dist"), ""); ok || err != nil {
 		t.Errorf("a folder that is not there: %v, %v", ok, err)
 	}
 	a := artifact(t, "a[1]-1.whl", "bytes") // its manifest names no plan
 	dir := filepath.Dir(a.Path)
-	if w, ok, err := Placed(dir, ""); !ok || err != nil || w.File != a.Path {
+	if w, ok, err := FindExported(dir, ""); !ok || err != nil || w.File != a.Path {
 		t.Errorf("%+v, %v, %v", w, ok, err)
 	}
-	if _, ok, err := Placed(dir, "other"); ok || err != nil {
+	if _, ok, err := FindExported(dir, "other"); ok || err != nil {
 		t.Errorf("another plan: %v, %v", ok, err)
 	}
 	if err := os.WriteFile(a.Path, []byte("damaged"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok, err := Placed(dir, ""); ok || err != nil {
+	if _, ok, err := FindExported(dir, ""); ok || err != nil {
 		t.Errorf("a damaged wheel: %v, %v", ok, err)
 	}
 }

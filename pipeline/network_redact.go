@@ -107,7 +107,7 @@ func (n Network) secretReplacer() *strings.Replacer {
 // Reporter passes messages on to rep, without the secrets.
 func (n Network) Reporter(rep ui.Reporter) ui.Reporter {
 	if r := n.secretReplacer(); r != nil {
-		return ui.Rewritten(rep, r.Replace)
+		return ui.WithRewrite(rep, r.Replace)
 	}
 	return rep
 }

@@ -34,7 +34,7 @@ type Image string
 const (
 	Runtime   Image = "runtime"   // the software of a node
 	Toolchain Image = "toolchain" // runtime, compilers and CUDA toolkit
-	Here      Image = "dsbuild"   // no image: dsbuild itself does it
+	Local     Image = "dsbuild"   // no image: dsbuild itself does it
 )
 
 // Step is one command of a plan. Environment variables tell it its directories (Places). Env
@@ -176,7 +176,7 @@ func NewPlan(
 	p.Steps = []Step{
 		sourceStep(src), compileStep(env), stripStep(tc, keepDebug), packStep(tc),
 		{
-			Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Here,
+			Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Local,
 			Inputs: []string{PackStep},
 		},
 		smokeStep(part),
@@ -290,7 +290,7 @@ const siteScript = "site.sh"
 func sourceStep(src Source) Step {
 	if src.Kind != SourceRelease {
 		return Step{
-			Name: SourceStep, Title: "take DeepSpeed " + src.Version + " from " + src.Ref, Image: Here,
+			Name: SourceStep, Title: "take DeepSpeed " + src.Version + " from " + src.Ref, Image: Local,
 			Env: map[string]string{"DSBUILD_SHA256": src.SHA256},
 		}
 	}
@@ -358,7 +358,7 @@ func stripStep(tc compat.Toolchain, keepDebug bool) Step {
 // packStep names the format in its environment, so that it is part of the plan's digest.
 func packStep(tc compat.Toolchain) Step {
 	s := Step{
-		Name: PackStep, Title: "tag, pin torch, add the manifest and the SBOM", Image: Here, Inputs: []string{StripStep},
+		Name: PackStep, Title: "tag, pin torch, add the manifest and the SBOM", Image: Local, Inputs: []string{StripStep},
 		Env: map[string]string{"DSBUILD_PACK": wheel.PackFormat},
 	}
 	if tc.ABI == wheel.StableABI {
@@ -506,7 +506,7 @@ func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, 
 		findings = append(findings, "its manifest names another plan")
 	}
 	if len(findings) > 0 {
-		return wheel.Contents{}, wheel.NotAsked(filepath.Base(file), findings)
+		return wheel.Contents{}, wheel.MismatchError(filepath.Base(file), findings)
 	}
 	return v.Contents, nil
 }
@@ -585,7 +585,7 @@ func (p *Plan) Print(w io.Writer) error {
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
 		printVariables(&b, s.Env)
-		if s.Image != Here {
+		if s.Image != Local {
 			fmt.Fprintf(&b, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
 		}
 	}

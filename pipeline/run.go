@@ -41,17 +41,17 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	r.Report = r.Network.Reporter(r.Report)
 	a, err := r.runPlan(ctx, p)
 	if err == nil && r.Sign != nil {
-		err = SignPlaced(ctx, a.Path, r.Sign)
+		err = SignExported(ctx, a.Path, r.Sign)
 	}
 	return a, r.Network.Error(err)
 }
 
-// SignPlaced signs a wheel that Place has put into a folder, and lists the signature there.
-func SignPlaced(ctx context.Context, path string, sign func(path string) error) error {
+// SignExported signs a wheel that Place has put into a folder, and lists the signature there.
+func SignExported(ctx context.Context, path string, sign func(path string) error) error {
 	if err := sign(path); err != nil {
 		return fault.AddHint(fmt.Errorf("the wheel is in %s, but not signed: %w", filepath.Dir(path), err), fault.Hint(err))
 	}
-	return RelistSums(ctx, path)
+	return UpdateSums(ctx, path)
 }
 
 func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
@@ -65,7 +65,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept StoredWheel) (err error) {
 			// The same wheel, which may have been asked for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain().Glibc); len(findings) > 0 {
-				return wheel.NotAsked(kept.Manifest.Name, findings)
+				return wheel.MismatchError(kept.Manifest.Name, findings)
 			}
 			a, err = r.placeWheel(ctx, kept)
 			return err
@@ -169,7 +169,7 @@ func (r Runner) placeWheel(ctx context.Context, w StoredWheel) (wheel.Artifact, 
 			return wheel.Artifact{}, err
 		}
 	}
-	return Place(ctx, w, r.Dir)
+	return Export(ctx, w, r.Dir)
 }
 
 // DefaultLogs returns the directory of the user's build logs.
@@ -184,7 +184,7 @@ func createLog(dir string, p *Plan) (*os.File, error) {
 		return nil, err
 	}
 	old, _ := filepath.Glob(filepath.Join(dir, "wheel-*.log"))
-	for _, log := range LongUnused(old, keptLogs-1) {
+	for _, log := range LeastRecentlyUsed(old, keptLogs-1) {
 		_ = os.Remove(log) // the next build tries again
 	}
 	return os.CreateTemp(dir, fmt.Sprintf("wheel-%s-*-%s.log", time.Now().UTC().Format("20060102T150405"), p.Digest[:12]))

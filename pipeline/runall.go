@@ -28,7 +28,7 @@ func (r Runner) RunAll(ctx context.Context, plans []*Plan, done func(Result)) []
 		result.Plan = p
 		one := r
 		if len(plans) > 1 {
-			one.Report = ui.Prefixed(r.Report, p.Name)
+			one.Report = ui.WithPrefix(r.Report, p.Name)
 		}
 		equal := first[p.Digest]
 		switch {

@@ -86,7 +86,7 @@ func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 	if err != nil {
 		return err
 	}
-	if _, err := Place(ctx, StoredWheel{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
+	if _, err := Export(ctx, StoredWheel{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
 		return err
 	}
 	return withLock(ctx, s.Dir, false, func() error {
@@ -107,7 +107,7 @@ func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 				dirs = append(dirs, filepath.Join(s.Dir, e.Name()))
 			}
 		}
-		for _, dir := range LongUnused(dirs, s.Keep) {
+		for _, dir := range LeastRecentlyUsed(dirs, s.Keep) {
 			if err := os.RemoveAll(dir); err != nil {
 				return err
 			}
@@ -116,9 +116,9 @@ func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 	})
 }
 
-// LongUnused returns the directories except the keep most recently used ones. A directory that
+// LeastRecentlyUsed returns the directories except the keep most recently used ones. A directory that
 // does not exist counts as never used.
-func LongUnused(dirs []string, keep int) []string {
+func LeastRecentlyUsed(dirs []string, keep int) []string {
 	used := map[string]time.Time{}
 	for _, dir := range dirs {
 		if info, err := os.Stat(dir); err == nil {
@@ -136,9 +136,9 @@ type StoredWheel struct {
 	Provenance []byte // the in-toto statement
 }
 
-// Place puts a wheel, its manifest and its statement into dir, and writes dir's SHA256SUMS again.
+// Export puts a wheel, its manifest and its statement into dir, and writes dir's SHA256SUMS again.
 // Each file appears only when it is complete. Several callers may do so at once.
-func Place(ctx context.Context, w StoredWheel, dir string) (wheel.Artifact, error) {
+func Export(ctx context.Context, w StoredWheel, dir string) (wheel.Artifact, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wheel.Artifact{}, err
 	}

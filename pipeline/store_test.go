@@ -25,7 +25,7 @@ import (
 // has the wheel undamaged.
 func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
 	ok, err = s.withStoredWheel(context.Background(), digest, func(w StoredWheel) (err error) {
-		a, err = Place(context.Background(), w, dir)
+		a, err = Export(context.Background(), w, dir)
 		a.Cached = true
 		return err
 	})
@@ -44,7 +44,7 @@ func artifact(t *testing.T, name, content string) wheel.Artifact {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := Place(t.Context(), StoredWheel{file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, []byte("{}\n")}, t.TempDir())
+	a, err := Export(t.Context(), StoredWheel{file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, []byte("{}\n")}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestPlaceBesideWhatIsNoFile(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "folder.whl"), 0o755), syscall.Mkfifo(filepath.Join(dir, "pipe.whl"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Place(t.Context(), StoredWheel{a.Path, a.Manifest, []byte("{}\n")}, dir); err != nil {
+	if _, err := Export(t.Context(), StoredWheel{a.Path, a.Manifest, []byte("{}\n")}, dir); err != nil {
 		t.Error(err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// RelistSums lists the files of the wheel at path anew, after one was added. A folder that has no list gets none.
-func RelistSums(ctx context.Context, path string) error {
+// UpdateSums lists the files of the wheel at path anew, after one was added. A folder that has no list gets none.
+func UpdateSums(ctx context.Context, path string) error {
 	dir, name := filepath.Split(path)
 	if _, err := os.Lstat(filepath.Join(dir, wheel.SumsName)); err != nil {
 		return nil //nolint:nilerr // it was not dsbuild that put the wheels there

@@ -72,7 +72,7 @@ func parseArch(entry string) (Arch, error) {
 		return Arch{}, archError(entry, `separate entries with ";", not with commas or spaces`)
 	default:
 		why := "not a compute capability X.Y or X.Y+PTX"
-		if meant, ok := ArchMeant(entry); ok {
+		if meant, ok := ParseArchAlias(entry); ok {
 			why = "write it as " + meant.String()
 			if archSuffix.MatchString(entry) {
 				why = "DeepSpeed supports no arch-specific suffix (a, f): " + why
@@ -95,8 +95,8 @@ var (
 	archForm   = regexp.MustCompile(`^(?:sm_?|compute_?)?([1-9]|1[0-9])\.?([0-9])[af]?(?:-real|-virtual)?(\+ptx)?$`)
 )
 
-// ArchMeant reads an arch as nvcc, CMake and people write it: sm_90a, compute_80, 120, 86-real, 8.0+ptx.
-func ArchMeant(text string) (Arch, bool) {
+// ParseArchAlias reads an arch as nvcc, CMake and people write it: sm_90a, compute_80, 120, 86-real, 8.0+ptx.
+func ParseArchAlias(text string) (Arch, bool) {
 	m := archForm.FindStringSubmatch(strings.ToLower(strings.TrimSpace(text)))
 	if m == nil {
 		return Arch{}, false

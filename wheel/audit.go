@@ -24,8 +24,8 @@ func auditError(wheel string, findings []string, hint string) error {
 	return fault.New(fault.Wheel, hint, "%s is not as expected:\n  %s", wheel, strings.Join(findings, "\n  "))
 }
 
-// NotAsked returns the error for a finished wheel that differs from the request.
-func NotAsked(wheel string, findings []string) error {
+// MismatchError returns the error for a finished wheel that differs from the request.
+func MismatchError(wheel string, findings []string) error {
 	try := "the compile log names the ops that DeepSpeed left out, with the reason"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
 		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, " +
@@ -34,8 +34,8 @@ func NotAsked(wheel string, findings []string) error {
 	return auditError(wheel, findings, try)
 }
 
-// NotDeployable returns the error for a wheel that must not be installed on nodes.
-func NotDeployable(wheel, finding string) error {
+// UnusableError returns the error for a wheel that must not be installed on nodes.
+func UnusableError(wheel, finding string) error {
 	return auditError(wheel, []string{finding}, "build the wheel with dsbuild wheel")
 }
 

@@ -56,9 +56,9 @@ const maxBundle = 2000
 
 var bundlePython = regexp.MustCompile(`^3\.\d{1,2}$`)
 
-// FromTorch reports whether a distribution is torch or comes with it. No bundle holds such a
+// IsTorchPackage reports whether a distribution is torch or comes with it. No bundle holds such a
 // distribution. nvidia-ml-py only sounds like one: DeepSpeed needs it itself.
-func FromTorch(name string) bool {
+func IsTorchPackage(name string) bool {
 	name = pypi.CanonPackageName(name)
 	of := []string{"torch", "triton", "pytorch-triton", "cuda-toolkit", "cuda-bindings", "cuda-pathfinder"}
 	return slices.Contains(of, name) || strings.HasPrefix(name, "nvidia-") && name != "nvidia-ml-py"
@@ -117,7 +117,7 @@ func parseBundle(text []byte) (Bundle, error) {
 			return Bundle{}, fmt.Errorf("%s: its sha256 or size is not valid", w.File)
 		case w.Why != Dependency && w.Why != Companion:
 			return Bundle{}, fmt.Errorf("%s: the reason %.40q is unknown", w.File, w.Why)
-		case FromTorch(w.Name):
+		case IsTorchPackage(w.Name):
 			return Bundle{}, fmt.Errorf("%s: dsbuild never replaces torch and its packages", w.File)
 		case w.Name == "deepspeed":
 			return Bundle{}, fmt.Errorf("%s: DeepSpeed's own wheel must be beside the wheelhouse, not in it", w.File)

@@ -152,7 +152,7 @@ func TestTorchIsInNoBundle(t *testing.T) {
 		"torch": true, "Triton": true, "nvidia-cublas": true, "nvidia_cudnn_cu12": true, "cuda-toolkit": true,
 		"nvidia-ml-py": false, "nvidia_ml_py": false, "torchvision": false, "numpy": false, "transformers": false,
 	} {
-		if got := wheel.FromTorch(name); got != want {
+		if got := wheel.IsTorchPackage(name); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Differ lists the differences between the files of two wheels, by their sizes and checksums.
-func Differ(ctx context.Context, a, b string) ([]string, error) {
+// Diff lists the differences between the files of two wheels, by their sizes and checksums.
+func Diff(ctx context.Context, a, b string) ([]string, error) {
 	left, err := contentOf(ctx, a)
 	if err != nil {
 		return nil, err

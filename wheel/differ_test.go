@@ -12,7 +12,7 @@ func TestDiffer(t *testing.T) {
 	t.Parallel()
 	a := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{Files: map[string]string{"deepspeed/a.py": "a", "deepspeed/b.py": "b", "deepspeed/c.py": "c"}})
 	b := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{Files: map[string]string{"deepspeed/a.py": "A", "deepspeed/b.py": "bb", "deepspeed/d.py": "d"}})
-	got, err := wheel.Differ(t.Context(), a, b)
+	got, err := wheel.Diff(t.Context(), a, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func TestDiffer(t *testing.T) {
 			t.Errorf("%q lacks %q", got, want)
 		}
 	}
-	if same, err := wheel.Differ(t.Context(), a, a); err != nil || len(same) > 0 {
+	if same, err := wheel.Diff(t.Context(), a, a); err != nil || len(same) > 0 {
 		t.Errorf("%q, %v", same, err)
 	}
 }

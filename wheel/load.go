@@ -121,7 +121,7 @@ func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 	}
 	defer a.Close()
 	if foreign := a.ForeignTops(); len(foreign) > 0 {
-		return w, NotDeployable(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s",
+		return w, UnusableError(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s",
 			strings.Join(foreign[:min(len(foreign), 5)], ", ")))
 	}
 	w.Commands, err = a.Commands() // only a node can tell whether one belongs to another package there

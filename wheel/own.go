@@ -76,7 +76,7 @@ func ownerOf(distribution, scheme, below string) string {
 	case "":
 		module, _, _ := strings.Cut(top, ".")
 		switch {
-		case TorchFolder(module) && !FromTorch(distribution):
+		case TorchFolder(module) && !IsTorchPackage(distribution):
 			return "torch"
 		case module == "deepspeed" && distribution != "deepspeed":
 			return "DeepSpeed"

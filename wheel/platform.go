@@ -75,10 +75,10 @@ func (f Floors) Versions() string {
 	return "GLIBC_" + f.Glibc + " GLIBCXX_" + f.GLIBCXX + " CXXABI_" + f.CXXABI + " GCC_" + f.Libgcc
 }
 
-// InstallableGlibc returns the oldest glibc on which pip installs a wheel of this file name, whose code
+// MinGlibcForInstall returns the oldest glibc on which pip installs a wheel of this file name, whose code
 // needs this glibc. The platform in the name may promise a newer one, because it also stands for
 // libstdc++.
-func InstallableGlibc(name, needed string) string {
+func MinGlibcForInstall(name, needed string) string {
 	minor := func(glibc string) int {
 		_, text, _ := strings.Cut(glibc, ".")
 		n, _ := strconv.Atoi(text) // none: older than all

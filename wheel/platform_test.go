@@ -81,7 +81,7 @@ func TestInstallableGlibc(t *testing.T) {
 		"manylinux_2_100_x86_64.manylinux_2_28_something9": "2.28",
 	} {
 		name := "deepspeed-0.19.8-cp311-cp311-" + platform + ".whl"
-		if got := InstallableGlibc(name, "2.17"); got != want {
+		if got := MinGlibcForInstall(name, "2.17"); got != want {
 			t.Errorf("%s, whose code needs 2.17: %s, want %s", platform, got, want)
 		}
 	}

@@ -65,8 +65,8 @@ func (e *LinkError) Hint() string { return "replace it with the file, or remove 
 // ExitCode returns 2: the command was used wrongly.
 func (e *LinkError) ExitCode() int { return 2 }
 
-// RefuseLink returns a *LinkError for a path that exists and is not a regular file.
-func RefuseLink(path string) error {
+// RequireRegular returns a *LinkError for a path that exists and is not a regular file.
+func RequireRegular(path string) error {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return &LinkError{path, info.Mode().Type()}
 	}

@@ -82,7 +82,7 @@ func runPut(args []string) error {
 
 // putAll puts the file on all nodes at once.
 func (p *putter) putAll(all *fleet.Fleet) error {
-	p.relay.Announce(p.file, all.Nodes)
+	p.relay.Register(p.file, all.Nodes)
 	var tasks []fleet.Task
 	for _, n := range all.Nodes {
 		tasks = append(tasks, fleet.Task{Node: n, Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error { return p.put(ctx, n) }}}})
@@ -100,7 +100,7 @@ func (p *putter) putAll(all *fleet.Fleet) error {
 // put puts the file on one node.
 func (p *putter) put(ctx context.Context, n *fleet.Node) error {
 	path := filepath.Join(strings.ReplaceAll(p.dir, "HOST", n.Host.Name), filepath.Base(p.file.Path))
-	return p.relay.Bring(ctx, n, n.Host.Python, p.file.SHA256, path, func(ctx context.Context) error {
+	return p.relay.Deliver(ctx, n, n.Host.Python, p.file.SHA256, path, func(ctx context.Context) error {
 		p.sends.Add(1)
 		return n.Conn.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(p.file.Path) }, Size: p.file.Size, SHA256: p.file.SHA256,

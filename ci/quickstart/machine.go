@@ -90,7 +90,7 @@ func checkPrograms(ctx context.Context, environ []string, engine bool) (python s
 			missing = append(missing, err)
 		}
 	}
-	environment, err := hostbuilder.Look(ctx, environ)
+	environment, err := hostbuilder.Inspect(ctx, environ)
 	if err != nil {
 		return "", err
 	}

@@ -54,7 +54,7 @@ func newDeployPlan(plan deploy.Plan) deployPlan {
 	doc := deployPlan{Nodes: make([]deployPlanNode, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		node := deployPlanNode{planNode: newPlanNode(n.Decision), Wheel: n.WheelName, ExtraWheels: []string{}}
-		for _, a := range n.Extra {
+		for _, a := range n.ExtraWheels {
 			node.ExtraWheels = append(node.ExtraWheels, a.Name+" "+a.Version)
 		}
 		doc.Nodes = append(doc.Nodes, node)
@@ -152,7 +152,7 @@ type slurmJob struct {
 	Seconds float64 `json:"seconds"`
 }
 
-func newSlurmJobs(e submit.Ended) slurmJobs {
+func newSlurmJobs(e submit.Result) slurmJobs {
 	return slurmJobs{[]slurmJob{{
 		Job: e.ID, State: e.Name, Code: e.Code, Signal: e.Signal, Nodes: e.Nodes,
 		Failed: e.Blame.Nodes, Why: e.Blame.Why, Output: e.Output, Seconds: e.Wall.Seconds(),

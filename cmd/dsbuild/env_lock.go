@@ -178,7 +178,7 @@ func (f envLockFlags) kinds(ctx context.Context, a *app, spec *environment.Spec)
 	}
 	kinds := environment.PlatformsOf(facts)
 	if len(kinds) == 0 {
-		return nil, report.NotOK("no node could be probed for its CPU architecture and glibc")
+		return nil, report.NodesError("no node could be probed for its CPU architecture and glibc")
 	}
 	words := lists.Map(kinds, func(k environment.Platform) string {
 		return fmt.Sprintf("%s (%s)", k, ui.FoldShort(names["linux_"+k.Machine]))

@@ -65,7 +65,7 @@ func (f changeFlags) options(
 	if err != nil {
 		return opt, rules, err
 	}
-	opt.TooMany = tooMany
+	opt.MaxFailures = tooMany
 	rules.Policy, err = a.readPolicy(cmp.Or(f.policy, inv.Policy))
 	return opt, rules, err
 }

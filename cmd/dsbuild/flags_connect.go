@@ -121,7 +121,7 @@ func (f connectFlags) addDialer(ctx context.Context, a *app, inv *inventory.Inve
 			return err
 		}
 		ssh := remote.NewSSH(remote.Options{
-			Client: remote.Client(f.ssh), Answers: answers, Askpass: askpass, Tries: 3,
+			Client: remote.Client(f.ssh), Answers: answers, Askpass: askpass, MaxAttempts: 3,
 			Note: func(text string) { a.reporter.Note("%s", text) },
 		})
 		opt.Dialer = remote.WithSudo(ssh, answers, remote.SudoLimit)

@@ -68,8 +68,8 @@ func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 	f := launchFlags{kind: kind.Kind}
 	cmd := &cobra.Command{
 		Use:   string(kind.Kind) + programUse,
-		Short: "Generate " + kind.About,
-		Long: `Generate ` + kind.About + `.
+		Short: "Generate " + kind.Short,
+		Long: `Generate ` + kind.Short + `.
 The result is printed, with a heading for each file if there are several, or
 written to --output.`,
 		Example: launchExample(kind.Kind),
@@ -105,7 +105,7 @@ written to --output.`,
 	for _, k := range launch.Keys() {
 		switch {
 		case !k.For(kind.Kind):
-		case k.YesNo():
+		case k.IsBool():
 			flags.Bool(k.FlagName(), false, k.Help)
 		default:
 			flags.Var(&jobFlag{key: k}, k.FlagName(), k.Help)

@@ -137,7 +137,7 @@ func startJob(
 		return usagef("invalid value %s for --grace: want at most 1h", f.grace)
 	}
 	env := map[string]string{}
-	for _, v := range job.Taken() {
+	for _, v := range job.FromEnv() {
 		value, set := os.LookupEnv(v.Name)
 		if !set {
 			return usagef("--env %s: not set in the environment of dsbuild", v.Name)
@@ -205,7 +205,7 @@ func reachParts(
 		if err != nil {
 			return nil, done, err
 		}
-		open := func(ctx context.Context) (jobrunner.Link, error) { return way.Dialer.Dial(ctx, target) }
+		open := func(ctx context.Context) (jobrunner.Conn, error) { return way.Dialer.Dial(ctx, target) }
 		all = append(all, jobrunner.Machine{Part: p, Open: open})
 	}
 	return all, done, nil

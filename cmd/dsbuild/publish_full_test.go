@@ -105,7 +105,7 @@ func (u *uploads) build(t *testing.T, files map[string]string) map[string][]byte
 		t.Fatal(err)
 	}
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{Files: files})
-	if _, err := pipeline.Place(t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, dist); err != nil {
+	if _, err := pipeline.Export(t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, dist); err != nil {
 		t.Fatal(err)
 	}
 	want := filesBelow(t, dist)

@@ -105,7 +105,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 	if err != nil || sign == nil {
 		return err
 	}
-	return pipeline.SignPlaced(ctx, f.wheel, sign)
+	return pipeline.SignExported(ctx, f.wheel, sign)
 }
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
@@ -142,7 +142,7 @@ func (f rebuildFlags) buildAgain(
 
 // differError lists the differences between a wheel and its rebuild.
 func differError(ctx context.Context, file, again string) error {
-	differs, err := wheel.Differ(ctx, file, again)
+	differs, err := wheel.Diff(ctx, file, again)
 	if err != nil {
 		return err
 	}

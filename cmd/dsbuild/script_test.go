@@ -119,7 +119,7 @@ func makeWheel(t *testing.T, dir string, damage []string) {
 // makeBuiltWheel is "builtwheel DIR": a small wheel in DIR with its manifest and statement beside it.
 func makeBuiltWheel(t *testing.T, dir string) {
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{})
-	if _, err := pipeline.Place(t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, dir); err != nil {
+	if _, err := pipeline.Export(t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, dir); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -145,7 +145,7 @@ func store(t *testing.T, home string, g report.Group) {
 		opt.Python, opt.Torch, opt.CUDA, opt.Stable = "", "", g.CUDA+".2", g.Torch
 	}
 	file, m, statement := wheeltest.Built(t, t.TempDir(), opt)
-	a, err := pipeline.Place(t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, t.TempDir())
+	a, err := pipeline.Export(t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

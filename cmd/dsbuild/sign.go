@@ -43,7 +43,7 @@ func runSign(ctx context.Context, a *app, files []string, keyFile string) error 
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
 			return usagef("%s is not a file", file)
 		}
-		if err := signing.CheckStatement(file); err != nil {
+		if err := signing.RequireStatement(file); err != nil {
 			return err
 		}
 	}
@@ -55,7 +55,7 @@ func runSign(ctx context.Context, a *app, files []string, keyFile string) error 
 	for _, file := range files {
 		path, err := signing.Sign(file, key)
 		if err == nil {
-			err = pipeline.RelistSums(ctx, file)
+			err = pipeline.UpdateSums(ctx, file)
 		}
 		if err != nil {
 			return err

@@ -120,7 +120,7 @@ func (p *Decision) ApplyInUse(what nodeerr.Message, policy InUse) {
 		p.usedBy, p.Notes = what, append(p.Notes, p.TextOf(what))
 	case policy.Wait > 0:
 		waits := nodeerr.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)
-		p.Notes, p.Waits = append(p.Notes, p.TextOf(waits)), true
+		p.Notes, p.WaitsForIdle = append(p.Notes, p.TextOf(waits)), true
 	default:
 		p.SetRefused(InUseHint, what)
 	}
@@ -136,7 +136,7 @@ const (
 func (r *Run) AwaitStep(n *fleet.Node, p *Decision) fleet.Step {
 	return fleet.Step{
 		Name: "fit", Limit: r.Rules.InUse.Wait + r.Fleet.Limit(ProbeLimit), ReadOnly: true,
-		Needed: func() bool { return p.Waits },
+		Needed: func() bool { return p.WaitsForIdle },
 		Do:     func(ctx context.Context) error { return r.AwaitFree(ctx, n, p) },
 	}
 }
@@ -204,7 +204,7 @@ func (r *Run) jobsOf(ctx context.Context, n *fleet.Node) (node.Processes, error)
 		return node.Processes{}, nil
 	case r.AgentFindsJobs && n.Agent != nil:
 		var got node.Processes
-		err := Ask(ctx, n, agent.Order{"do": "users"}, &got)
+		err := Call(ctx, n, agent.Request{"do": "users"}, &got)
 		return got, err
 	}
 	return node.FindProcesses(ctx, n.Runner, n.JobsOf)

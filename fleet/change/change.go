@@ -112,7 +112,7 @@ type Work struct {
 // Upload is a file to send to a node.
 type Upload struct {
 	fleet.LocalFile
-	Alone bool // no other node may pass it on to this one
+	NoRelay bool // no other node may pass it on to this one
 }
 
 // Change takes nodes through their work, one group of --serial after the other. work is in inventory order. Nodes
@@ -147,7 +147,7 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 		for _, i := range group {
 			w := work[i]
 			w.Plan.deadline = time.Now().Add(r.Rules.InUse.Wait)
-			if w.Plan.Waits { // counted from the start of the change
+			if w.Plan.WaitsForIdle { // counted from the start of the change
 				w.Plan.deadline = start.Add(r.Rules.InUse.Wait)
 			}
 			if w.Plan.Action == Shared {
@@ -156,14 +156,14 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 			}
 			leaders = append(leaders, w.Task)
 			for _, f := range w.Files {
-				if w.Plan.Action == Install && !f.Alone {
+				if w.Plan.Action == Install && !f.NoRelay {
 					files[f.LocalFile] = append(files[f.LocalFile], w.Node)
 				}
 			}
 		}
 		for file, nodes := range files {
-			if r.Relay.Announce(file, nodes) {
-				r.Fleet.Widen(len(nodes))
+			if r.Relay.Register(file, nodes) {
+				r.Fleet.RaiseForks(len(nodes))
 			}
 		}
 		r.Fleet.RunSteps(ctx, leaders, r.Fleet.StopWhen(len(r.Fleet.Failed())))

@@ -23,9 +23,9 @@ type Expected struct {
 	Version string `json:"version"`
 }
 
-// Begun is the part of an agent's first answer that all agents give: the state once it holds the lock. Another run
+// BeginReply is the part of an agent's first answer that all agents give: the state once it holds the lock. Another run
 // may have changed it since the probe. A command embeds it in the answer that it expects.
-type Begun struct {
+type BeginReply struct {
 	Inbox    string   `json:"inbox"`   // private folder for uploads
 	Arrived  []string `json:"arrived"` // names of files in the inbox that need not be sent again
 	Repaired bool     `json:"repaired"`
@@ -34,10 +34,10 @@ type Begun struct {
 	python string // runs the agent
 }
 
-func (b *Begun) begun() *Begun { return b }
+func (b *BeginReply) beginReply() *BeginReply { return b }
 
-// FirstAnswer is the first answer of an agent: a pointer to a struct that embeds Begun.
-type FirstAnswer interface{ begun() *Begun }
+// FirstAnswer is the first answer of an agent: a pointer to a struct that embeds BeginReply.
+type FirstAnswer interface{ beginReply() *BeginReply }
 
 // lockWait is how long an agent waits for the lock, unless the rules say otherwise. It covers an agent that still
 // cleans up after a killed driver.
@@ -54,7 +54,7 @@ func (r *Run) Lock(
 	if err != nil {
 		return err
 	}
-	b := into.begun()
+	b := into.beginReply()
 	b.python = script.Python
 	n.Agent, n.Inbox, n.StateUnknown = s, b.Inbox, false
 	if b.Repaired {
@@ -69,9 +69,9 @@ func (r *Run) start(
 ) (*agent.Session, error) {
 	wait := cmp.Or(r.Rules.LockWait, lockWait)
 	if again {
-		wait += agent.Silence
+		wait += agent.HeartbeatTimeout
 	}
-	request, err := node.AddFields(script.Request, map[string]any{
+	request, err := node.MergeFields(script.Request, map[string]any{
 		"files": append([]Expected{}, files...), "look": look, // files is not null
 		"run": r.Fleet.Run, "label": FileLabel(n.Host.Name), "by": r.by, "lock_s": wait.Seconds(),
 	})
@@ -98,9 +98,9 @@ func ignoreOutput(m json.RawMessage) error {
 	return node.Decode(m, &got)
 }
 
-// Ask sends an order to the agent of a node, waits for the answer and decodes it into into, unless into is nil.
-func Ask(ctx context.Context, n *fleet.Node, order agent.Order, into any) error {
-	return withAdvice(n, n.Agent.Ask(ctx, order, into))
+// Call sends an order to the agent of a node, waits for the answer and decodes it into into, unless into is nil.
+func Call(ctx context.Context, n *fleet.Node, order agent.Request, into any) error {
+	return withAdvice(n, n.Agent.Call(ctx, order, into))
 }
 
 // withAdvice adds the hint to the failure of an order.
@@ -112,24 +112,24 @@ func withAdvice(n *fleet.Node, err error) error {
 	return node.WithAdvice(f, f.Advice, n.Host.Python)
 }
 
-// AcceptKept lets the policy judge the version that the agent would bring back, and returns the digest of the
+// CheckPrevious lets the policy judge the version that the agent would bring back, and returns the digest of the
 // files that it has accepted, which the agent compares again: "" if there is no policy.
-func (r *Run) AcceptKept(ctx context.Context, n *fleet.Node) (digest string, err error) {
+func (r *Run) CheckPrevious(ctx context.Context, n *fleet.Node) (digest string, err error) {
 	if r.Rules.Policy == nil {
 		return "", nil
 	}
 	var kept struct {
-		signing.Kept
+		signing.Previous
 		Signed [][]byte `json:"signed"` // the node's file, in pieces; none: there is no file
 		Digest string   `json:"digest"`
 	}
-	if err := Ask(ctx, n, agent.Order{"do": "kept"}, &kept); err != nil {
+	if err := Call(ctx, n, agent.Request{"do": "kept"}, &kept); err != nil {
 		return "", err
 	}
-	if json.Unmarshal(slices.Concat(kept.Signed...), &kept.Kept.Signed) != nil {
-		kept.Kept.Signed = nil // it counts as none
+	if json.Unmarshal(slices.Concat(kept.Signed...), &kept.Previous.Signed) != nil {
+		kept.Previous.Signed = nil // it counts as none
 	}
-	return kept.Digest, r.Rules.Policy.CheckKept(kept.Kept, time.Now())
+	return kept.Digest, r.Rules.Policy.CheckPrevious(kept.Previous, time.Now())
 }
 
 // FileLabel turns a node's name into a part of a file name.

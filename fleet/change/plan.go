@@ -31,15 +31,15 @@ const (
 
 // Decision is the action on one node, with the reasons for it.
 type Decision struct {
-	Name    string
-	Action  Action
-	Reasons []string // reasons for a refusal or an absence
-	Unfit   bool     // refused because the wheel does not fit; else because the node lacks something
-	Notes   []string // notes for the user that refuse nothing
-	Hint    string
-	Leader  int  // index of the node that installs for it; its own index if it installs itself
-	Serial  int  // the group of --serial that changes it, from 1; 0: none
-	Waits   bool // wait until no process uses its environment
+	Name         string
+	Action       Action
+	Reasons      []string // reasons for a refusal or an absence
+	Unfit        bool     // refused because the wheel does not fit; else because the node lacks something
+	Notes        []string // notes for the user that refuse nothing
+	Hint         string
+	Leader       int  // index of the node that installs for it; its own index if it installs itself
+	Serial       int  // the group of --serial that changes it, from 1; 0: none
+	WaitsForIdle bool // wait until no process uses its environment
 
 	usedBy nodeerr.Message // the processes that use its environment, which the policy ignores
 	// Change sets these for AwaitFree.
@@ -91,7 +91,7 @@ func (p Decisions) rollout(sizes fleet.Serial) *fleet.Rollout {
 	for i, n := range p {
 		switch {
 		case n.Action != Install && n.Action != Rollback:
-		case n.Waits:
+		case n.WaitsForIdle:
 			waiting = append(waiting, p.membersOf(i))
 		default:
 			ready = append(ready, p.membersOf(i))

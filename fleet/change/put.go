@@ -36,9 +36,9 @@ func (r *Run) PutStep(n *fleet.Node, name string, put func(ctx context.Context, 
 	}}
 }
 
-// TidyStep is the step that removes the files of an interrupted run from a node that needs no other change: the
+// CleanupStep is the step that removes the files of an interrupted run from a node that needs no other change: the
 // agent does that as soon as it has the lock, which lock takes.
-func (r *Run) TidyStep(n *fleet.Node, needed bool, lock func(context.Context) error) fleet.Step {
+func (r *Run) CleanupStep(n *fleet.Node, needed bool, lock func(context.Context) error) fleet.Step {
 	return fleet.Step{
 		Name: "put", Limit: r.Fleet.Limit(PutLimit), Needed: func() bool { return needed },
 		Do: func(ctx context.Context) error {
@@ -54,10 +54,10 @@ func (r *Run) TidyStep(n *fleet.Node, needed bool, lock func(context.Context) er
 }
 
 // Put sends a file to the inbox of the agent that answered b, unless the node has it.
-func (r *Run) Put(ctx context.Context, n *fleet.Node, f fleet.LocalFile, has bool, b Begun) error {
+func (r *Run) Put(ctx context.Context, n *fleet.Node, f fleet.LocalFile, has bool, b BeginReply) error {
 	if has || slices.Contains(b.Arrived, filepath.Base(f.Path)) {
 		n.AddSent(f.Size)
-		r.Relay.Skip(f.SHA256, n)
+		r.Relay.Withdraw(f.SHA256, n)
 		return nil
 	}
 	return r.Send(ctx, n, f, b.python, n.InboxPath(f.Path))
@@ -66,7 +66,7 @@ func (r *Run) Put(ctx context.Context, n *fleet.Node, f fleet.LocalFile, has boo
 // Send brings a file to a path on the node, from another node or from here. python is the path of a Python on the
 // node.
 func (r *Run) Send(ctx context.Context, n *fleet.Node, f fleet.LocalFile, python, to string) error {
-	err := r.Relay.Bring(ctx, n, python, f.SHA256, to, func(ctx context.Context) error {
+	err := r.Relay.Deliver(ctx, n, python, f.SHA256, to, func(ctx context.Context) error {
 		var told atomic.Int64
 		up := remote.Upload{
 			Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
@@ -85,7 +85,7 @@ func (r *Run) Send(ctx context.Context, n *fleet.Node, f fleet.LocalFile, python
 				var got struct {
 					SHA256 string `json:"sha256"` // of the first size bytes of a file in the inbox
 				}
-				err := Ask(ctx, n, agent.Order{"do": "digest", "file": file, "size": size}, &got)
+				err := Call(ctx, n, agent.Request{"do": "digest", "file": file, "size": size}, &got)
 				return got.SHA256, err
 			}
 		}

@@ -49,9 +49,9 @@ const showWord = `for pause in 0.2 1 2; do
 	sleep $pause
 done`
 
-// ProveSharing corrects the IDs of claims: nodes that provably share the folder keep a common one, all others that
+// ConfirmShared corrects the IDs of claims: nodes that provably share the folder keep a common one, all others that
 // claimed to share it lose theirs.
-func ProveSharing(ctx context.Context, claims []Claim, forks int) {
+func ConfirmShared(ctx context.Context, claims []Claim, forks int) {
 	byID := map[string][]*Claim{}
 	for i := range claims {
 		if c := &claims[i]; c.ID != "" {
@@ -65,13 +65,13 @@ func ProveSharing(ctx context.Context, claims []Claim, forks int) {
 		}
 	}
 	fanout.Run(ctx, groups, fanout.Options{Forks: forks}, func(ctx context.Context, members []*Claim) (struct{}, error) {
-		proveGroup(ctx, members, forks)
+		confirmGroup(ctx, members, forks)
 		return struct{}{}, nil
 	})
 }
 
-// proveGroup is ProveSharing for nodes that claim the same folder.
-func proveGroup(ctx context.Context, members []*Claim, forks int) {
+// confirmGroup is ConfirmShared for nodes that claim the same folder.
+func confirmGroup(ctx context.Context, members []*Claim, forks int) {
 	id := members[0].ID
 	for _, c := range members {
 		c.ID = ""

@@ -14,17 +14,17 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// Ended is the part of an agent's answer to the order undo that all agents give. A command embeds it in the answer
+// UndoReply is the part of an agent's answer to the order undo that all agents give. A command embeds it in the answer
 // that it expects.
-type Ended struct {
+type UndoReply struct {
 	Recorded bool `json:"recorded"` // the change was already final and stays
 	Finished bool `json:"finished"` // the next run has nothing left to repair
 }
 
-func (e *Ended) ended() *Ended { return e }
+func (e *UndoReply) undoReply() *UndoReply { return e }
 
-// LastAnswer is the answer of an agent to the order undo: a pointer to a struct that embeds Ended.
-type LastAnswer interface{ ended() *Ended }
+// LastAnswer is the answer of an agent to the order undo: a pointer to a struct that embeds UndoReply.
+type LastAnswer interface{ undoReply() *UndoReply }
 
 // hurriedLimit is how long dsbuild tries to reach a lost node again after the user has
 // interrupted the run.
@@ -41,7 +41,7 @@ func (r *Run) Undo(
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), UndoLimit)
 	defer cancel()
-	err = Ask(limited, n, agent.Order{"do": "undo"}, is)
+	err = Call(limited, n, agent.Request{"do": "undo"}, is)
 	n.Release()
 	switch {
 	case err == nil:
@@ -64,7 +64,7 @@ func (r *Run) Undo(
 		return true, err
 	}
 	s.End()
-	*is.ended() = Ended{Recorded: seen.begun().Run == r.Fleet.Run, Finished: true}
+	*is.undoReply() = UndoReply{Recorded: seen.beginReply().Run == r.Fleet.Run, Finished: true}
 	return true, nil
 }
 

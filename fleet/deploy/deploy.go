@@ -85,7 +85,7 @@ func (n *nodeState) steps() []fleet.Step {
 		}
 	case change.UpToDate:
 		return []fleet.Step{
-			n.run.TidyStep(n.Node, n.Facts.Leftovers, n.tidy),
+			n.run.CleanupStep(n.Node, n.Facts.Leftovers, n.tidy),
 			{Name: "verify", Limit: limit(change.VerifyLimit), Do: n.verify},
 		}
 	}
@@ -173,7 +173,7 @@ func (p *Plan) applyPolicy(policy *signing.Policy) {
 		return
 	}
 	for i := range p.Nodes {
-		if n := &p.Nodes[i]; n.Action == change.Install && len(n.Extra) > 0 {
+		if n := &p.Nodes[i]; n.Action == change.Install && len(n.ExtraWheels) > 0 {
 			n.refuse("set companions: accept in the policy, or install them first",
 				"--deps bundle would install unsigned wheels")
 		}

@@ -90,8 +90,8 @@ type picker struct {
 	asked   map[string]bool
 }
 
-// Lacks returns, as text, the requirements of a wheel that a node does not meet.
-func Lacks(w wheel.Loaded, f node.Facts) ([]string, error) {
+// MissingRequirements returns, as text, the requirements of a wheel that a node does not meet.
+func MissingRequirements(w wheel.Loaded, f node.Facts) ([]string, error) {
 	_, lacks, err := chooseExtraWheels(w, f, nil, false)
 	return reasonsOf(lacks), err
 }

@@ -356,7 +356,7 @@ func TestPlanWithABundle(t *testing.T) {
 		}
 		p := plan.Nodes[0]
 		var along []string
-		for _, a := range p.Extra {
+		for _, a := range p.ExtraWheels {
 			along = append(along, a.Name+" "+a.Version)
 		}
 		got := strings.Join(along, ", ")

@@ -391,7 +391,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 		hosts, servers = append(hosts, h), append(servers, s)
 	}
 	opt := options(t, bad, servers, hosts...)
-	opt.Forks, opt.TooMany = 1, func(n, _ int) bool { return n > 0 }
+	opt.Forks, opt.MaxFailures = 1, func(n, _ int) bool { return n > 0 }
 	r := run(t, context.Background(), opt)
 	if r.Summary.Failed != 1 || r.Summary.Skipped != 2 || code(r.Err()) != 3 {
 		t.Errorf("%+v, %v", r.Summary, r.Err())

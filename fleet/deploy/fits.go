@@ -27,18 +27,18 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	case len(f.NoRecord) > 0 && !f.Unfinished:
 		const without = "installed DeepSpeed has no RECORD, which a rollback needs: "
 		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
-			reasons = append(reasons, without+node.ShownPath(path))
+			reasons = append(reasons, without+node.QuotePath(path))
 		}
-		return reasons, node.AdviceFor("remove-deepspeed", n.Python)
+		return reasons, node.HintFor("remove-deepspeed", n.Python)
 	case f.ReadOnly:
-		return []string{"environment is on a read-only file system: " + node.ShownPath(f.SitePackages)},
+		return []string{"environment is on a read-only file system: " + node.QuotePath(f.SitePackages)},
 			"remount it read-write; if it was, the disk may be failing (dmesg)"
 	case f.HomeOwner != "":
-		home, owner := node.ShownPath(f.Prefix+"/.dsbuild"), node.ShownPath(f.HomeOwner)
+		home, owner := node.QuotePath(f.Prefix+"/.dsbuild"), node.QuotePath(f.HomeOwner)
 		return []string{fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
 			"set user: in the inventory to that user, or chown -R the directory to the environment's owner"
 	case !f.Writable:
-		return []string{"no write permission for " + node.ShownPath(f.Prefix)},
+		return []string{"no write permission for " + node.QuotePath(f.Prefix)},
 			"set user: in the inventory to the environment's owner"
 	}
 	return nil, ""
@@ -133,7 +133,7 @@ func checkDisk(f node.Facts, size int64) (reason nodeerr.Message, hint string) {
 		free int64
 	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
 		if place.free < need {
-			dir, free := node.ShownPath(place.dir), nodeerr.Own(ui.Size(place.free))
+			dir, free := node.QuotePath(place.dir), nodeerr.Own(ui.Size(place.free))
 			return nodeerr.Messagef("not enough space in %s: %s free, %s needed", dir, free, ui.Size(need)),
 				"free disk space: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
 		}

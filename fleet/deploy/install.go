@@ -32,7 +32,7 @@ var agentProgram = node.NewProgram("deploy")
 
 // begun is the first answer of the agent.
 type begun struct {
-	change.Begun
+	change.BeginReply
 	Now      *node.Installed `json:"now"` // the DeepSpeed that is there
 	Previous *node.Previous  `json:"previous"`
 }
@@ -70,7 +70,7 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 		return err
 	}
 	m := n.plan.Wheel.Manifest
-	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !n.run.opt.Force && len(n.plan.Extra) == 0 {
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !n.run.opt.Force && len(n.plan.ExtraWheels) == 0 {
 		// Another deploy has installed this wheel meanwhile. Installing it again would only
 		// replace the version in previous/ that a rollback should bring back.
 		n.Release()
@@ -78,7 +78,7 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 	}
 	n.byteCode = false
 	for _, f := range files {
-		if err := n.run.Put(ctx, n.Node, f.LocalFile, false, b.Begun); err != nil {
+		if err := n.run.Put(ctx, n.Node, f.LocalFile, false, b.BeginReply); err != nil {
 			return err
 		}
 		n.byteCode = n.byteCode || n.plan.Wheel.ByteCode != nil && f.LocalFile == fleet.LocalFile(*n.plan.Wheel.ByteCode)
@@ -90,10 +90,10 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 func (n *nodeState) uploads() []change.Upload {
 	m := n.plan.Wheel.Manifest
 	files := []change.Upload{{LocalFile: fleet.LocalFile{Path: n.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}}
-	if code := n.plan.Wheel.ByteCode; code != nil && len(n.plan.Extra) == 0 {
+	if code := n.plan.Wheel.ByteCode; code != nil && len(n.plan.ExtraWheels) == 0 {
 		files = append(files, change.Upload{LocalFile: fleet.LocalFile(*code)})
 	}
-	for _, a := range n.plan.Extra {
+	for _, a := range n.plan.ExtraWheels {
 		files = append(files, change.Upload{LocalFile: fleet.LocalFile{Path: a.Path, SHA256: a.SHA256, Size: a.Size}})
 	}
 	if pip, ok := n.run.pips[wheel.Minor(n.Facts.Python)]; ok && n.Facts.Pip == "" && n.Facts.PipWheel == "" {
@@ -113,13 +113,13 @@ func (n *nodeState) install(ctx context.Context) error {
 		}
 	}
 	files := []map[string]string{{"name": "deepspeed", "file": n.InboxPath(n.plan.Wheel.Path), "sha256": m.SHA256}}
-	for _, a := range n.plan.Extra {
+	for _, a := range n.plan.ExtraWheels {
 		files = append(files, map[string]string{"name": a.Name, "file": n.InboxPath(a.File), "sha256": a.SHA256})
 	}
 	if err := n.run.AwaitFree(ctx, n.Node, &n.plan.Decision); err != nil {
 		return err
 	}
-	order := agent.Order{
+	order := agent.Request{
 		"do": "install", "wheels": files, "pip": pip,
 		"limit_s": n.run.Fleet.Limit(change.InstallLimit).Seconds(), "accepted": n.run.Accepted[m.SHA256],
 	}
@@ -132,7 +132,7 @@ func (n *nodeState) install(ctx context.Context) error {
 		Version string `json:"version"`
 		Record  string `json:"record"`
 	}
-	if err := change.Ask(ctx, n.Node, order, &done); err != nil {
+	if err := change.Call(ctx, n.Node, order, &done); err != nil {
 		return err
 	}
 	n.Changed, n.after, n.recordSHA256 = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record

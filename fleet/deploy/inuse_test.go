@@ -77,7 +77,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	a, sa := host(t, "gpu1", busy, sshtest.Options{})
 	b, sb := host(t, "gpu2", idle, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{sa, sb}, a, b)
-	opt.TooMany = func(n, _ int) bool { return n > 0 } // a refusal is no failure
+	opt.MaxFailures = func(n, _ int) bool { return n > 0 } // a refusal is no failure
 	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	was := busy.snapshot(t)

@@ -28,11 +28,11 @@ type ProbeResult struct {
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
 	change.Decision
-	WheelName string              // "" if none was chosen
-	Wheel     *wheel.Loaded       // nil if none was chosen, or it is not built yet
-	Extra     []wheel.BundleWheel // wheels of the wheelhouse to install with it
-	Chosen    []string            // of the notes, why it gets this wheel and not another one that fits
-	Back      string              // rollback: the version that it puts back
+	WheelName   string              // "" if none was chosen
+	Wheel       *wheel.Loaded       // nil if none was chosen, or it is not built yet
+	ExtraWheels []wheel.BundleWheel // wheels of the wheelhouse to install with it
+	Chosen      []string            // of the notes, why it gets this wheel and not another one that fits
+	Back        string              // rollback: the version that it puts back
 
 	need, free int64 // bytes for the wheels, on the fuller of its disks
 }
@@ -264,7 +264,7 @@ func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts,
 		n.Action = change.UpToDate
 		return
 	}
-	n.Action, n.Extra = change.Install, extra
+	n.Action, n.ExtraWheels = change.Install, extra
 	n.need, n.free = neededRoom(w.Manifest.Size+extraSize(extra)), min(f.FreeBytes, f.FreeTmpBytes)
 	if obstacles, hint := installObstacles(*w, f, extra, lacks, err, opt); len(obstacles) > 0 {
 		n.SetRefused(hint, obstacles...)

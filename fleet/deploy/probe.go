@@ -94,7 +94,7 @@ func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
 			}
 		}
 	}
-	change.ProveSharing(ctx, claims, d.Fleet.Forks())
+	change.ConfirmShared(ctx, claims, d.Fleet.Forks())
 	for i, n := range known {
 		if n.Err == nil {
 			known[i].Facts.SharedID = claims[i].ID

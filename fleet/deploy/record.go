@@ -22,12 +22,12 @@ type journalEntry struct {
 // record makes the change final and writes the journal.
 func (n *nodeState) record(ctx context.Context) error {
 	m, e := n.plan.Wheel.Manifest, n.run.NewEntry(n.Node, "deploy")
-	return change.Ask(ctx, n.Node, agent.Order{
+	return change.Call(ctx, n.Node, agent.Request{
 		"do": "record", "forget": false,
 		"installed": map[string]any{
 			"wheel": m.Name, "sha256": m.SHA256, "version": n.after.Version, "record": n.recordSHA256,
 			"at": e.At, "run": e.Run,
 		},
-		"journal": journalEntry{e, m.Name, m.SHA256, extraWheelNames(n.plan.Extra), n.before, n.run.opt.Verify},
+		"journal": journalEntry{e, m.Name, m.SHA256, extraWheelNames(n.plan.ExtraWheels), n.before, n.run.opt.Verify},
 	}, nil)
 }

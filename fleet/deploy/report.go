@@ -24,8 +24,8 @@ func (p Plan) Print(w io.Writer) error {
 		}
 		switch n.Action {
 		case change.Install:
-			if len(n.Extra) > 0 {
-				why = []string{"with " + strings.Join(extraWheelNames(n.Extra), ", ")}
+			if len(n.ExtraWheels) > 0 {
+				why = []string{"with " + strings.Join(extraWheelNames(n.ExtraWheels), ", ")}
 			}
 		case change.Shared:
 			why = []string{"shares an environment with " + p.Nodes[n.Leader].Name}
@@ -43,7 +43,7 @@ func (p Plan) Print(w io.Writer) error {
 		if n.Action != change.Install || n.need == 0 {
 			continue
 		}
-		bytes, nodes = bytes+n.Wheel.Manifest.Size+extraSize(n.Extra), nodes+1
+		bytes, nodes = bytes+n.Wheel.Manifest.Size+extraSize(n.ExtraWheels), nodes+1
 		if nodes == 1 || n.free-n.need < fullest.free-fullest.need {
 			fullest = n
 		}
@@ -87,7 +87,7 @@ func (n *nodeState) report() report.Node {
 	if part.StateUnknown {
 		part.After = nil
 	}
-	part.ExtraWheels, part.Notes = extraWheelNames(n.plan.Extra), append(part.Notes, n.plan.Chosen...)
+	part.ExtraWheels, part.Notes = extraWheelNames(n.plan.ExtraWheels), append(part.Notes, n.plan.Chosen...)
 	return part
 }
 
@@ -100,7 +100,7 @@ func (n *nodeState) currentFacts() node.Facts {
 	}
 	if n.Changed && f.Dists != nil {
 		f.Dists = maps.Clone(f.Dists)
-		for _, a := range n.plan.Extra {
+		for _, a := range n.plan.ExtraWheels {
 			f.Dists[a.Name] = a.Version
 			if a.Name == "transformers" {
 				f.Transformers = a.Version

@@ -49,7 +49,7 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 			previousName(b.Previous), previousName(planned))
 		return fault.WithHint(err, "check with --dry-run, then rerun the rollback")
 	}
-	accepted, err := n.run.AcceptKept(ctx, n.Node)
+	accepted, err := n.run.CheckPrevious(ctx, n.Node)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		Noted         map[string]any `json:"noted"`   // nodeState.note
 		WrongByteCode []string       `json:"wrong_byte_code"`
 	}
-	if err := change.Ask(ctx, n.Node, agent.Order{"do": "roll_back", "accepted": accepted}, &done); err != nil {
+	if err := change.Call(ctx, n.Node, agent.Request{"do": "roll_back", "accepted": accepted}, &done); err != nil {
 		return err
 	}
 	if wrong := len(done.WrongByteCode); wrong > 0 {
@@ -78,7 +78,7 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 // verifyBack lets the agent compare the files of the restored version with the digests that the deploy noted. It needs
 // no RECORD and loads no op: what is wrong now was wrong before the deploy, too.
 func (n *nodeState) verifyBack(ctx context.Context) error {
-	return change.Ask(ctx, n.Node, agent.Order{"do": "verify_back"}, nil)
+	return change.Call(ctx, n.Node, agent.Request{"do": "verify_back"}, nil)
 }
 
 // recordBack makes the rollback final and deletes the version that it replaced.
@@ -87,5 +87,5 @@ func (n *nodeState) recordBack(ctx context.Context) error {
 	if n.after != nil {
 		e.SHA256 = n.after.SHA256
 	}
-	return change.Ask(ctx, n.Node, agent.Order{"do": "record", "forget": true, "installed": n.note, "journal": e}, nil)
+	return change.Call(ctx, n.Node, agent.Request{"do": "record", "forget": true, "installed": n.note, "journal": e}, nil)
 }

@@ -172,7 +172,7 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 	}
 	// Where it is allowed, and also where a node cannot be reached at all, the next
 	// group is begun: another one of a single node, for nothing is proven.
-	opt.TooMany = func(failed, _ int) bool { return failed > 2 }
+	opt.MaxFailures = func(failed, _ int) bool { return failed > 2 }
 	opt.Hosts[0].Port = 1
 	r = run(t, context.Background(), opt)
 	for i, want := range []report.Status{report.Unreachable, report.Failed, report.OK, report.OK} {

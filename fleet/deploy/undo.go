@@ -14,14 +14,14 @@ import (
 
 // end is the end of a node's steps. If one has failed, it takes the change back.
 func (n *nodeState) end(ctx context.Context, failed error) {
-	defer n.HangUp()
+	defer n.Disconnect()
 	if failed == nil {
 		n.Status = report.OK
 		n.Release()
 		return
 	}
 	var is struct {
-		change.Ended
+		change.UndoReply
 		Before *report.Version `json:"before"` // the version that is there now
 	}
 	var seen begun
@@ -32,12 +32,12 @@ func (n *nodeState) end(ctx context.Context, failed error) {
 	if seen.Now != nil {
 		is.Before = &report.Version{Version: seen.Now.Version, SHA256: seen.Now.SHA256}
 	}
-	change.AddOutcome(n.Node, n.outcome(is.Ended, is.Before, err), err)
+	change.AddOutcome(n.Node, n.outcome(is.UndoReply, is.Before, err), err)
 }
 
 // outcome describes the state of the node after an undo, which may have failed with err: before is the version that
 // is there if nothing was recorded.
-func (n *nodeState) outcome(is change.Ended, before *report.Version, err error) error {
+func (n *nodeState) outcome(is change.UndoReply, before *report.Version, err error) error {
 	switch {
 	case err != nil:
 		n.after = nil

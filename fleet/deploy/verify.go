@@ -17,7 +17,7 @@ func (n *nodeState) verify(ctx context.Context) error {
 		level = cmp.Or(n.run.opt.VerifyUnchanged, level)
 	}
 	versions := map[string]string{}
-	for _, a := range n.plan.Extra {
+	for _, a := range n.plan.ExtraWheels {
 		versions[a.Name] = a.Version
 	}
 	want := verify.Installation{
@@ -25,7 +25,7 @@ func (n *nodeState) verify(ctx context.Context) error {
 	}
 	// The agent can compare files itself; ops are loaded by a program of its own, as a training job would.
 	if n.HoldsLock() && want.Level == verify.LevelFiles {
-		return change.Ask(ctx, n.Node, agent.Order{"do": "verify", "request": want}, new(verify.Reply))
+		return change.Call(ctx, n.Node, agent.Request{"do": "verify", "request": want}, new(verify.Reply))
 	}
-	return verify.Prove(ctx, n.Node, *n.Facts, w.Manifest, want)
+	return verify.Check(ctx, n.Node, *n.Facts, w.Manifest, want)
 }

@@ -77,7 +77,7 @@ func (n *nodeState) steps() []fleet.Step {
 		}
 	case change.UpToDate:
 		return []fleet.Step{
-			n.run.TidyStep(n.Node, n.state.Leftovers, n.tidy),
+			n.run.CleanupStep(n.Node, n.state.Leftovers, n.tidy),
 			{Name: "verify", Limit: limit(change.VerifyLimit), Do: n.verifyCurrent},
 		}
 	}

@@ -16,7 +16,7 @@ func (n *nodeState) install(ctx context.Context) error {
 		accepted[ds.SHA256] = n.run.Accepted[ds.SHA256]
 	}
 	var made environmentFiles
-	err := change.Ask(ctx, n.Node, agent.Order{
+	err := change.Call(ctx, n.Node, agent.Request{
 		"do": "install", "digest": n.plan.Set.Digest, "ready": n.plan.Ready, "files": all, "installer": all[0],
 		"limit_s": n.run.Fleet.Limit(change.InstallLimit).Seconds(), "accepted": accepted,
 	}, &made)

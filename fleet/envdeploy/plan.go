@@ -157,7 +157,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		return
 	case !n.State.Writable:
 		p.refuse("set folder: in environment.yaml to a place where this user may write",
-			"no write permission for "+node.ShownPath(n.State.Place))
+			"no write permission for "+node.QuotePath(n.State.Place))
 		return
 	}
 	p.Set = set
@@ -204,7 +204,7 @@ func (p *NodePlan) send(state *EnvironmentState, opt PlanOptions) {
 		p.Send, p.Python = nil, false
 		p.SetRefused("make room there, or set folder: in environment.yaml",
 			nodeerr.Messagef("not enough space in %s: %s free, %s needed",
-				node.ShownPath(state.Place), nodeerr.Own(ui.Size(state.Free)), ui.Size(need)))
+				node.QuotePath(state.Place), nodeerr.Own(ui.Size(state.Free)), ui.Size(need)))
 	}
 }
 

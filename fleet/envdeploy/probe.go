@@ -189,7 +189,7 @@ func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
 			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.State.Place, ID: n.folder(), Writable: n.State.Writable}
 		}
 	}
-	change.ProveSharing(ctx, claims, d.Fleet.Forks())
+	change.ConfirmShared(ctx, claims, d.Fleet.Forks())
 	for i, n := range known {
 		if n.folder() != "" {
 			n.State.FolderID = claims[i].ID

@@ -15,7 +15,7 @@ import (
 
 // begun is the first answer of the agent.
 type begun struct {
-	change.Begun
+	change.BeginReply
 	Have    []string     `json:"have"` // the sha256 of files that the node keeps
 	Current *Environment `json:"current"`
 	Before  *Environment `json:"before"` // the one that a rollback restores
@@ -78,7 +78,7 @@ func (n *nodeState) uploads() []change.Upload {
 		// Until it has come, another Python must run the program of a relay. One that is there already may be
 		// replaced meanwhile.
 		relays := n.brought != nil && n.brought.use != "" && !n.brought.has(refOf(n.plan.Set))
-		files = append(files, change.Upload{LocalFile: n.run.local(python.SHA256, python.Size), Alone: !relays})
+		files = append(files, change.Upload{LocalFile: n.run.local(python.SHA256, python.Size), NoRelay: !relays})
 	}
 	for _, f := range n.plan.Send {
 		files = append(files, change.Upload{LocalFile: n.run.local(f.SHA256, f.Size)})
@@ -106,14 +106,14 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 	}
 	for _, f := range n.plan.Send {
 		stored := slices.Contains(b.Have, f.SHA256)
-		if err := n.run.Put(ctx, n.Node, n.run.local(f.SHA256, f.Size), stored, b.Begun); err != nil {
+		if err := n.run.Put(ctx, n.Node, n.run.local(f.SHA256, f.Size), stored, b.BeginReply); err != nil {
 			return err
 		}
 		if stored {
 			continue
 		}
 		// The node installs a large wheel at once, while the next files arrive.
-		err := change.Ask(ctx, n.Node, agent.Order{
+		err := change.Call(ctx, n.Node, agent.Request{
 			"do": "store", "file": refTo(f), "early": f.Size >= largeFile && f.SHA256 != set.Installer.SHA256,
 			"digest": set.Digest, "installer": refTo(set.Installer),
 			"limit_s": n.run.Fleet.Limit(change.InstallLimit).Seconds(),

@@ -139,7 +139,7 @@ func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
 	})
 	if err != nil {
 		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml",
-			node.ShownPath(path.Dir(work)))
+			node.QuotePath(path.Dir(work)))
 	}
 	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
 		return n.refuseUnsafe(why)

@@ -56,8 +56,8 @@ func (n *nodeState) record(ctx context.Context) error {
 	var done struct {
 		Python string `json:"python"`
 	}
-	order := agent.Order{"do": "record", "digest": set.Digest, "mark": note, "journal": n.newEntry(set.Digest)}
-	if err := change.Ask(ctx, n.Node, order, &done); err != nil {
+	order := agent.Request{"do": "record", "digest": set.Digest, "mark": note, "journal": n.newEntry(set.Digest)}
+	if err := change.Call(ctx, n.Node, order, &done); err != nil {
 		return err
 	}
 	n.Changed = true

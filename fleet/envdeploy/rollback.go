@@ -42,15 +42,15 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		return fault.WithHint(errors.New("environment changed after the probe"),
 			"check with --dry-run, then rerun the rollback")
 	}
-	accepted, err := n.run.AcceptKept(ctx, n.Node)
+	accepted, err := n.run.CheckPrevious(ctx, n.Node)
 	if err != nil {
 		return err
 	}
 	var done struct {
 		Python string `json:"python"`
 	}
-	order := agent.Order{"do": "roll_back", "journal": n.newEntry(b.Before.Digest), "accepted": accepted}
-	if err := change.Ask(ctx, n.Node, order, &done); err != nil {
+	order := agent.Request{"do": "roll_back", "journal": n.newEntry(b.Before.Digest), "accepted": accepted}
+	if err := change.Call(ctx, n.Node, order, &done); err != nil {
 		return err
 	}
 	now := *b.Before

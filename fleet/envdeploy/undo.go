@@ -13,14 +13,14 @@ import (
 
 // end is the end of a node's steps. If one has failed, it takes the change back.
 func (n *nodeState) end(ctx context.Context, failed error) {
-	defer n.HangUp()
+	defer n.Disconnect()
 	if failed == nil {
 		n.Status = report.OK
 		n.Release()
 		return
 	}
 	var is struct {
-		change.Ended
+		change.UndoReply
 		Current *Environment `json:"current"` // the one that is there now
 	}
 	var seen begun
@@ -29,11 +29,11 @@ func (n *nodeState) end(ctx context.Context, failed error) {
 		return
 	}
 	n.now = cmp.Or(is.Current, seen.Current)
-	change.AddOutcome(n.Node, n.outcome(is.Ended, err), err)
+	change.AddOutcome(n.Node, n.outcome(is.UndoReply, err), err)
 }
 
 // outcome describes the state of the node after an undo, which may have failed with err.
-func (n *nodeState) outcome(is change.Ended, err error) error {
+func (n *nodeState) outcome(is change.UndoReply, err error) error {
 	switch {
 	case err != nil:
 		n.now = nil

@@ -158,7 +158,7 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 		w := n.run.opt.Files.Wheels[ds.SHA256]
 		m, version = w.Manifest, w.Version
 	}
-	return verify.Prove(ctx, n.Node, inside, m, verify.Installation{
+	return verify.Check(ctx, n.Node, inside, m, verify.Installation{
 		Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops,
 	})
 }
@@ -210,7 +210,7 @@ func (n *nodeState) inspect(ctx context.Context) error {
 
 // endVerify sets the status of a node.
 func (n *nodeState) endVerify(_ context.Context, err error) {
-	defer n.HangUp()
+	defer n.Disconnect()
 	switch {
 	case err != nil:
 	case len(n.differs) > 0:

@@ -46,9 +46,9 @@ func adviceTexts(python, environment string) map[string]string {
 	}
 }
 
-// AdviceFor returns the hint for a code that a node sent, "" for a code that dsbuild does not know. python is the
+// HintFor returns the hint for a code that a node sent, "" for a code that dsbuild does not know. python is the
 // node's in the inventory.
-func AdviceFor(code, python string) string {
+func HintFor(code, python string) string {
 	environment := "ENVIRONMENT"
 	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {
 		environment = path.Dir(path.Dir(python))
@@ -58,5 +58,5 @@ func AdviceFor(code, python string) string {
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.
 func WithAdvice(err error, code, python string) error {
-	return fault.AddHint(err, AdviceFor(code, python))
+	return fault.AddHint(err, HintFor(code, python))
 }

@@ -51,7 +51,7 @@ func TestAdviceNamesTheInventorysPython(t *testing.T) {
 		{"shadow-pythonpath", "/opt/env/bin/python", "remove its directory from PYTHONPATH"},
 		{"run: dsbuild x; curl y | sh", "/opt/env/bin/python", ""},
 	} {
-		if got := node.AdviceFor(c.code, c.python); got != c.want {
+		if got := node.HintFor(c.code, c.python); got != c.want {
 			t.Errorf("%s with %s: %q, want %q", c.code, c.python, got, c.want)
 		}
 	}

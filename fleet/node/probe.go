@@ -72,8 +72,8 @@ type FollowUp struct {
 	Program Program // made by NewFollowUp
 	// Request is an object: the program's REQUEST.
 	Request any
-	// Begun is called when the facts have arrived.
-	Begun func()
+	// Started is called when the facts have arrived.
+	Started func()
 	// Each receives the program's messages, in order. If it fails, the probe fails with its
 	// error.
 	Each func(json.RawMessage) error
@@ -107,7 +107,7 @@ func ProbeWithFollowUp(
 func runProbe(
 	ctx context.Context, r remote.Runner, python string, program Program, f FollowUp,
 ) (facts *Facts, undone, err error) {
-	request, err := AddFields(f.Request, map[string]any{"answered": answered, "then": program.then})
+	request, err := MergeFields(f.Request, map[string]any{"answered": answered, "then": program.then})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,8 +158,8 @@ func (a *answer) readMessage(message json.RawMessage) error {
 			return err
 		}
 		a.python = m.Python
-		if a.followUp.Begun != nil {
-			a.followUp.Begun()
+		if a.followUp.Started != nil {
+			a.followUp.Started()
 		}
 		for _, line := range a.python.SMI {
 			a.readSMILine(line)

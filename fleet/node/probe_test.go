@@ -152,7 +152,7 @@ func TestProbeRunsAnErrandOnceTheFactsAreTold(t *testing.T) {
 		facts, undone, err := node.ProbeWithFollowUp(context.Background(), runner, c.python, node.FollowUp{
 			Program: node.NewFollowUp(programOf(c.program)),
 			Request: map[string]string{"of": "it's \"me\""},
-			Begun:   func() { begun++ },
+			Started: func() { begun++ },
 			Each:    func(m json.RawMessage) error { said = append(said, string(m)); return nil },
 		})
 		if err != nil || runner.n != 1 || len(facts.GPUs) != 1 {

@@ -124,8 +124,8 @@ func quoteJSON(v any) []byte {
 	return text
 }
 
-// AddFields adds fields to a request, which is an object or nil.
-func AddFields(request any, fields map[string]any) (map[string]any, error) {
+// MergeFields adds fields to a request, which is an object or nil.
+func MergeFields(request any, fields map[string]any) (map[string]any, error) {
 	all := map[string]json.RawMessage{}
 	text, err := json.Marshal(request)
 	if err == nil {

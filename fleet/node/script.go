@@ -137,7 +137,7 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	out.end = end
-	errs := &tail{bound: remote.Bound{Most: maxOutput, Over: func() { end(remote.ErrFlood) }}}
+	errs := &tail{bound: remote.Limiter{Most: maxOutput, OnExceed: func() { end(remote.ErrFlood) }}}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := r.Run(ctx, cmd)
 	if out.err != nil {
@@ -244,7 +244,7 @@ func (m *messages) endLine() {
 type tail struct {
 	begin []byte // the first ones
 	kept  []byte
-	bound remote.Bound
+	bound remote.Limiter
 }
 
 // Write implements io.Writer.

@@ -52,9 +52,9 @@ func PlainPath(path, otherwise string) string {
 	return otherwise
 }
 
-// ShownPath is a path, or another name of a node's, for a sentence: in quotes where it could be
+// QuotePath is a path, or another name of a node's, for a sentence: in quotes where it could be
 // read as more of the sentence.
-func ShownPath(path string) string {
+func QuotePath(path string) string {
 	const most = 300
 	if plainPath.MatchString(path) && len(path) <= most {
 		return path

@@ -66,12 +66,12 @@ func TestPathsOfNodes(t *testing.T) {
 		if got != path && plain || got != "PYTHON" && !plain {
 			t.Errorf("%q in a hint: %q", path, got)
 		}
-		shown := node.ShownPath(path)
+		shown := node.QuotePath(path)
 		if plain && shown != path || !plain && (!strings.HasPrefix(shown, `"`) || !strings.HasSuffix(shown, `"`)) || strings.ContainsAny(shown, "\n\x1b") {
 			t.Errorf("%q in a sentence: %s", path, shown)
 		}
 	}
-	if got := node.ShownPath("/" + strings.Repeat("x", 10_000)); len(got) > 400 {
+	if got := node.QuotePath("/" + strings.Repeat("x", 10_000)); len(got) > 400 {
 		t.Errorf("a path of %d bytes is shown", len(got))
 	}
 }

@@ -175,7 +175,7 @@ func TestFullRelayBlockedPorts(t *testing.T) {
 		if err := n.Connect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		st, err := r.openStation(t.Context(), n, "python3")
+		st, err := r.openPeer(t.Context(), n, "python3")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +236,7 @@ func TestFullRelayStranger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(r.stations["gpu0"].port))
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(r.peers["gpu0"].port))
 	token := r.swarms[s.file.SHA256].token
 	for name, c := range map[string]struct {
 		issuer  *authority

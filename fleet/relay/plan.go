@@ -18,8 +18,8 @@ func (s *swarm) plan() {
 	for s.assignAll(fed, children) {
 		// The node to which the driver sends next, of those that no node can serve the one with the
 		// most pieces; nil if the driver need not send.
-		var head *seat
-		for _, t := range s.seats {
+		var head *download
+		for _, t := range s.downloads {
 			if t != nil && t.waiting && (t.stuck || !s.canServe(t, fed)) && (head == nil || t.have > head.have) {
 				head = t
 			}
@@ -36,7 +36,7 @@ func (s *swarm) plan() {
 // assignAll gives each node that waits a parent among the fed ones. It reports whether some still
 // wait.
 func (s *swarm) assignAll(fed []bool, children []int) (left bool) {
-	for _, t := range s.seats {
+	for _, t := range s.downloads {
 		if t == nil || !t.waiting {
 			continue
 		}
@@ -54,7 +54,7 @@ func (s *swarm) assignAll(fed []bool, children []int) (left bool) {
 }
 
 // decide ends the wait of a node.
-func (t *seat) decide(parent *seat) {
+func (t *download) decide(parent *download) {
 	t.waiting = false
 	t.decided <- parent
 }
@@ -62,20 +62,20 @@ func (t *seat) decide(parent *seat) {
 // reachedNodes returns by place which nodes the file reaches, from the driver or a whole copy, and the
 // number of nodes that each sends to. Slow ones cost their parent hardly anything.
 func (s *swarm) reachedNodes() (fed []bool, children []int) {
-	fed, children = make([]bool, len(s.seats)), make([]int, len(s.seats))
-	for _, t := range s.seats {
+	fed, children = make([]bool, len(s.downloads)), make([]int, len(s.downloads))
+	for _, t := range s.downloads {
 		if t != nil && !t.gone && t.parent != nil && !t.slow {
 			children[t.parent.index]++
 		}
 	}
-	for _, t := range s.seats {
+	for _, t := range s.downloads {
 		if t != nil && !t.gone && (t.whole || t.byDriver) {
 			fed[t.index] = true
 		}
 	}
 	for grew := true; grew; {
 		grew = false
-		for _, t := range s.seats {
+		for _, t := range s.downloads {
 			if t != nil && !t.gone && !fed[t.index] && t.parent != nil && !t.parent.gone && fed[t.parent.index] {
 				fed[t.index], grew = true, true
 			}
@@ -85,9 +85,9 @@ func (s *swarm) reachedNodes() (fed []bool, children []int) {
 }
 
 // mark notes that the file reaches a node, and all nodes behind it.
-func (s *swarm) mark(fed []bool, t *seat) {
+func (s *swarm) mark(fed []bool, t *download) {
 	fed[t.index] = true
-	for _, child := range s.seats {
+	for _, child := range s.downloads {
 		if child != nil && !child.gone && child.parent == t && !fed[child.index] {
 			s.mark(fed, child)
 		}
@@ -97,7 +97,7 @@ func (s *swarm) mark(fed []bool, t *seat) {
 // chooseParent returns the nearest node before this one that can send it the file, else the nearest
 // one behind it; nil if there is none. A node that waits feeds nobody, so a fed one is not behind
 // it in the chain.
-func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
+func (s *swarm) chooseParent(t *download, fed []bool, children []int) *download {
 	if len(t.refused) >= maxTries {
 		return nil
 	}
@@ -105,12 +105,12 @@ func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
 	if t.stuck {
 		fanout = max(fanout, stuckFanout)
 	}
-	for i := 1; i < len(s.seats); i++ {
+	for i := 1; i < len(s.downloads); i++ {
 		at := t.index - i
 		if at < 0 { // no more before it
 			at = i
 		}
-		if p := s.seats[at]; fed[at] && p.sends() && !t.refused[p] && children[at] < fanout {
+		if p := s.downloads[at]; fed[at] && p.sends() && !t.refused[p] && children[at] < fanout {
 			return p
 		}
 	}
@@ -118,8 +118,8 @@ func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
 }
 
 // canServe reports whether some node can send the file to this one, now or soon.
-func (s *swarm) canServe(t *seat, fed []bool) bool {
-	return len(t.refused) < maxTries && slices.ContainsFunc(s.seats, func(p *seat) bool {
+func (s *swarm) canServe(t *download, fed []bool) bool {
+	return len(t.refused) < maxTries && slices.ContainsFunc(s.downloads, func(p *download) bool {
 		return p.sends() && fed[p.index] && !t.refused[p]
 	})
 }

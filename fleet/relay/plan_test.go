@@ -23,13 +23,13 @@ func crowd(t *testing.T, fanout, count int) *swarm {
 	s.pieces = pieces{size: leastPiece, count: 100}
 	s.pending = 0
 	for i := range nodes {
-		s.seats[i] = &seat{swarm: s, station: &station{relay: r, node: nodes[i]}, index: i, waiting: true, refused: map[*seat]bool{}, decided: make(chan *seat, 1)}
+		s.downloads[i] = &download{swarm: s, peer: &peer{relay: r, node: nodes[i]}, index: i, waiting: true, refused: map[*download]bool{}, decided: make(chan *download, 1)}
 	}
 	return s
 }
 
 // depth is the number of nodes between a node and the driver.
-func depth(t *seat) int {
+func depth(t *download) int {
 	n := 0
 	for ; t.parent != nil; t = t.parent {
 		n++
@@ -43,7 +43,7 @@ func TestPlanOfManyNodes(t *testing.T) {
 		s := crowd(t, fanout, 1000)
 		s.plan()
 		heads, most := 0, 0
-		for i, n := range s.seats {
+		for i, n := range s.downloads {
 			if n.waiting {
 				t.Fatalf("%d waits", i)
 			}
@@ -51,7 +51,7 @@ func TestPlanOfManyNodes(t *testing.T) {
 				heads++
 			}
 			most = max(most, depth(n))
-			if fanout == 1 && i > 0 && n.parent != s.seats[i-1] {
+			if fanout == 1 && i > 0 && n.parent != s.downloads[i-1] {
 				t.Errorf("%d gets it from %d", i, n.parent.index)
 			}
 		}
@@ -66,19 +66,19 @@ func TestPlanAfterALoss(t *testing.T) {
 	t.Parallel()
 	s := crowd(t, 1, 6)
 	s.plan()
-	s.seats[2].gone, s.seats[2].parent = true, nil
-	<-s.seats[3].decided
-	s.seats[3].parent, s.seats[3].waiting = nil, true
+	s.downloads[2].gone, s.downloads[2].parent = true, nil
+	<-s.downloads[3].decided
+	s.downloads[3].parent, s.downloads[3].waiting = nil, true
 	s.plan()
-	if p := s.seats[3].parent; p != s.seats[1] {
+	if p := s.downloads[3].parent; p != s.downloads[1] {
 		t.Errorf("%+v", p)
 	}
-	head := s.seats[0]
+	head := s.downloads[0]
 	head.gone, head.byDriver = true, false
-	<-s.seats[1].decided
-	s.seats[1].parent, s.seats[1].waiting = nil, true
+	<-s.downloads[1].decided
+	s.downloads[1].parent, s.downloads[1].waiting = nil, true
 	s.plan()
-	if !s.seats[1].byDriver {
+	if !s.downloads[1].byDriver {
 		t.Error("nobody sends the file to the node behind the head")
 	}
 }
@@ -88,9 +88,9 @@ func TestSlowNode(t *testing.T) {
 	t.Parallel()
 	s := crowd(t, 1, 5)
 	s.plan()
-	have := func(pieces ...int) map[*seat]look {
-		seen := map[*seat]look{}
-		for i, n := range s.seats {
+	have := func(pieces ...int) map[*download]look {
+		seen := map[*download]look{}
+		for i, n := range s.downloads {
 			seen[n] = look{parent: n.parent, have: n.have}
 			n.have = pieces[i]
 		}
@@ -98,14 +98,14 @@ func TestSlowNode(t *testing.T) {
 	}
 	have(0, 0, 0, 0, 0)
 	seen := have(60, 59, 1, 1, 1)
-	if change := s.findSlow(seen, 20); len(change) != 2 || change[0] != s.seats[2] || change[1] != s.seats[3] {
+	if change := s.findSlow(seen, 20); len(change) != 2 || change[0] != s.downloads[2] || change[1] != s.downloads[3] {
 		t.Errorf("%v", change)
 	}
-	if !s.seats[2].slow || s.seats[2].sends() {
+	if !s.downloads[2].slow || s.downloads[2].sends() {
 		t.Error("it is still a parent")
 	}
 	seen = have(80, 79, 30, 30, 30)
-	if s.findSlow(seen, 20); s.seats[2].slow {
+	if s.findSlow(seen, 20); s.downloads[2].slow {
 		t.Error("it is fast again, and still slow")
 	}
 }
@@ -115,14 +115,14 @@ func TestStalledParent(t *testing.T) {
 	t.Parallel()
 	s := crowd(t, 1, 2)
 	s.plan()
-	s.seats[0].have = 9
-	seen := map[*seat]look{}
+	s.downloads[0].have = 9
+	seen := map[*download]look{}
 	for range slowLooks {
 		if change := s.findSlow(seen, 0); len(change) > 0 {
 			t.Error("it is left at once")
 		}
 	}
-	if change := s.findSlow(seen, 0); len(change) != 1 || change[0] != s.seats[1] {
+	if change := s.findSlow(seen, 0); len(change) != 1 || change[0] != s.downloads[1] {
 		t.Errorf("%v", change)
 	}
 }
@@ -149,7 +149,7 @@ func TestWorthwhile(t *testing.T) {
 		nodes int
 		want  bool
 	}{{100 << 20, 2, false}, {100 << 20, 3, true}, {1 << 20, 1000, false}, {8 << 20, 8, false}, {8 << 20, 9, true}} {
-		if Worthwhile(c.size, c.nodes) != c.want {
+		if ShouldRelay(c.size, c.nodes) != c.want {
 			t.Errorf("%+v", c)
 		}
 	}

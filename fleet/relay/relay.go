@@ -31,7 +31,7 @@ var program = node.NewProgram("relay")
 type Options struct {
 	// Off makes the driver send every file to every node.
 	Off bool
-	// Fanout is how many nodes one node sends a file to at once. 0 means a chain, where Worthwhile
+	// Fanout is how many nodes one node sends a file to at once. 0 means a chain, where ShouldRelay
 	// says that it pays.
 	Fanout int
 	// Limit is how many bytes per second a node sends to others; 0: no limit.
@@ -56,10 +56,10 @@ func ParseMode(text string) (Options, error) {
 	return Options{Fanout: n}, nil
 }
 
-// Worthwhile reports whether a relay is faster than the driver alone. To start the program and to
+// ShouldRelay reports whether a relay is faster than the driver alone. To start the program and to
 // connect takes about half a second of a node's time, in which a driver's link of 1 Gbit/s sends
 // 60 MB.
-func Worthwhile(size int64, nodes int) bool {
+func ShouldRelay(size int64, nodes int) bool {
 	const (
 		leastNodes = 3
 		leastFile  = 8 << 20
@@ -77,9 +77,9 @@ type Relay struct {
 
 	mu        sync.Mutex
 	authority *authority
-	settled   time.Time           // until then nodes wait for others; zero: nobody has come yet
-	stations  map[string]*station // by the node's name
-	swarms    map[string]*swarm   // by sha256
+	settled   time.Time         // until then nodes wait for others; zero: nobody has come yet
+	peers     map[string]*peer  // by the node's name
+	swarms    map[string]*swarm // by sha256
 	from      map[string]map[string]int64
 	files     int // announced so far
 }
@@ -90,16 +90,16 @@ func New(opt Options) *Relay {
 		return nil
 	}
 	return &Relay{
-		opt: opt, stations: map[string]*station{}, swarms: map[string]*swarm{},
+		opt: opt, peers: map[string]*peer{}, swarms: map[string]*swarm{},
 		from: map[string]map[string]int64{},
 	}
 }
 
-// Announce says that Bring will be called for a file and these nodes. Nodes with the same groups in
+// Register says that Bring will be called for a file and these nodes. Nodes with the same groups in
 // the inventory, such as those of a rack, follow each other in the chain. It returns false for a
 // file for which a relay does not pay.
-func (r *Relay) Announce(f fleet.LocalFile, nodes []*fleet.Node) bool {
-	if r == nil || len(nodes) < 2 || r.opt.Fanout == 0 && !Worthwhile(f.Size, len(nodes)) ||
+func (r *Relay) Register(f fleet.LocalFile, nodes []*fleet.Node) bool {
+	if r == nil || len(nodes) < 2 || r.opt.Fanout == 0 && !ShouldRelay(f.Size, len(nodes)) ||
 		r.opt.Fanout > 0 && f.Size < leastChosen {
 		return false
 	}
@@ -116,16 +116,16 @@ func (r *Relay) Announce(f fleet.LocalFile, nodes []*fleet.Node) bool {
 	return true
 }
 
-// Skip says that an announced node does not need a file.
-func (r *Relay) Skip(sha256 string, n *fleet.Node) {
+// Withdraw says that an announced node does not need a file.
+func (r *Relay) Withdraw(sha256 string, n *fleet.Node) {
 	if s, at := r.swarmOf(sha256, n); s != nil {
 		s.skip(at)
 	}
 }
 
-// Bring brings a file to path on a node, with python as the interpreter there. Where the driver
+// Deliver brings a file to path on a node, with python as the interpreter there. Where the driver
 // has to send the file, Bring calls send, which continues behind the bytes in path+".part".
-func (r *Relay) Bring(
+func (r *Relay) Deliver(
 	ctx context.Context, n *fleet.Node, python, sha256, path string, send func(context.Context) error,
 ) error {
 	s, at := r.swarmOf(sha256, n)
@@ -170,9 +170,9 @@ func (r *Relay) Bring(
 			parent.failures = maxFailures
 		}
 		s.plan()
-		name := parent.station.node.Host.Name
+		name := parent.peer.node.Host.Name
 		s.relay.mu.Unlock()
-		t.station.node.Note("%s does not send it the file (%s): dsbuild chooses another source", name, got.Why)
+		t.peer.node.Note("%s does not send it the file (%s): dsbuild chooses another source", name, got.Why)
 	}
 }
 
@@ -224,8 +224,8 @@ func (r *Relay) Close() {
 	for _, s := range r.swarms {
 		s.stop()
 	}
-	stations := r.stations
-	r.stations = map[string]*station{}
+	stations := r.peers
+	r.peers = map[string]*peer{}
 	r.mu.Unlock()
 	var wait sync.WaitGroup
 	for _, st := range stations {

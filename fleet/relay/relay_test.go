@@ -77,7 +77,7 @@ func (s *stage) relay(opt Options) *Relay {
 		s.fleet.Close()
 		s.mustBeGone()
 	})
-	r.Announce(s.file, s.fleet.Nodes)
+	r.Register(s.file, s.fleet.Nodes)
 	return r
 }
 
@@ -97,7 +97,7 @@ func (s *stage) bring(r *Relay, at ...int) {
 
 func (s *stage) bringOne(ctx context.Context, r *Relay, i int, path string) error {
 	n := s.fleet.Nodes[i]
-	return r.Bring(ctx, n, "python3", s.file.SHA256, path, func(ctx context.Context) error {
+	return r.Deliver(ctx, n, "python3", s.file.SHA256, path, func(ctx context.Context) error {
 		s.sends.Add(1)
 		return n.Conn.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(s.file.Path) }, Size: s.file.Size, SHA256: s.file.SHA256,

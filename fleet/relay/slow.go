@@ -18,7 +18,7 @@ const (
 
 // look is the state of a node at the last look.
 type look struct {
-	parent *seat
+	parent *download
 	have   int
 	idle   int // looks since the last new piece, though its parent has more
 }
@@ -28,7 +28,7 @@ type look struct {
 func (s *swarm) watch() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	seen, usual := map[*seat]look{}, 0
+	seen, usual := map[*download]look{}, 0
 	for {
 		select {
 		case <-s.done:
@@ -44,20 +44,20 @@ func (s *swarm) watch() {
 }
 
 // stopFetches ends the fetches of nodes that need another source, and tells them why.
-func (s *swarm) stopFetches(all []*seat, why string) {
+func (s *swarm) stopFetches(all []*download, why string) {
 	for _, t := range all {
 		ctx, cancel := context.WithTimeout(context.Background(), quiet)
-		order := agent.Order{"do": "stop", "id": s.id, "why": why}
-		t.station.session.Ask(ctx, order, nil) //nolint:errcheck // its fetch ends then, or its session has
+		order := agent.Request{"do": "stop", "id": s.id, "why": why}
+		t.peer.session.Call(ctx, order, nil) //nolint:errcheck // its fetch ends then, or its session has
 		cancel()
 	}
 }
 
 // usualGain returns how many pieces half of the receiving nodes got since the last look; before, if
 // fewer than two received any.
-func (s *swarm) usualGain(seen map[*seat]look, before int) int {
+func (s *swarm) usualGain(seen map[*download]look, before int) int {
 	var gains []int
-	for _, t := range s.seats {
+	for _, t := range s.downloads {
 		if was, ok := seen[t]; ok && t != nil && t.parent != nil && was.parent == t.parent {
 			gains = append(gains, t.have-was.have)
 		}
@@ -70,8 +70,8 @@ func (s *swarm) usualGain(seen map[*seat]look, before int) int {
 }
 
 // findSlow marks slow nodes, and returns the nodes that need another parent.
-func (s *swarm) findSlow(seen map[*seat]look, usual int) (change []*seat) {
-	for _, t := range s.seats {
+func (s *swarm) findSlow(seen map[*download]look, usual int) (change []*download) {
+	for _, t := range s.downloads {
 		if t == nil || t.gone || t.parent == nil {
 			delete(seen, t)
 			continue
@@ -104,8 +104,8 @@ func (s *swarm) findSlow(seen map[*seat]look, usual int) (change []*seat) {
 }
 
 // childrenOf lists the nodes to which a node sends.
-func (s *swarm) childrenOf(p *seat) (all []*seat) {
-	for _, t := range s.seats {
+func (s *swarm) childrenOf(p *download) (all []*download) {
+	for _, t := range s.downloads {
 		if t != nil && !t.gone && t.parent == p {
 			all = append(all, t)
 		}

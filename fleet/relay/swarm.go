@@ -12,9 +12,9 @@ import (
 
 // Times of a relay.
 const (
-	joinTime  = 3 * time.Second // the first nodes wait so long for the other announced ones
-	stuckTime = 5 * time.Second // a node waits so long for a parent within the fanout
-	maxTries  = 4               // parents that a node tries before the driver sends to it
+	joinTimeout  = 3 * time.Second // the first nodes wait so long for the other announced ones
+	stallTimeout = 5 * time.Second // a node waits so long for a parent within the fanout
+	maxTries     = 4               // parents that a node tries before the driver sends to it
 )
 
 // swarm is the nodes that pass on one file. The relay's mu guards it.
@@ -28,16 +28,16 @@ type swarm struct {
 	cut    func() error // cuts the file, once
 	pieces pieces
 
-	seats   []*seat // by place; nil: not there
-	joined  []bool  // by place: it has a seat, or takes no part
-	pending int     // places that have not come
-	timer   *time.Timer
-	done    chan struct{} // closed by stop
+	downloads []*download // by place; nil: not there
+	joined    []bool      // by place: it has a download, or takes no part
+	pending   int         // places that have not come
+	timer     *time.Timer
+	done      chan struct{} // closed by stop
 }
 
 func newSwarm(r *Relay, id int, f fleet.LocalFile, nodes []*fleet.Node) *swarm {
 	s := &swarm{
-		relay: r, id: id, file: f, nodes: nodes, token: rand.Text(), seats: make([]*seat, len(nodes)),
+		relay: r, id: id, file: f, nodes: nodes, token: rand.Text(), downloads: make([]*download, len(nodes)),
 		joined: make([]bool, len(nodes)), pending: len(nodes), done: make(chan struct{}),
 	}
 	s.cut = sync.OnceValue(func() (err error) {
@@ -57,35 +57,35 @@ func (s *swarm) stop() {
 	}
 }
 
-// join gives a node its seat.
-func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path string) (*seat, error) {
+// join registers the download of a node.
+func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path string) (*download, error) {
 	if err := s.cut(); err != nil {
 		return nil, err
 	}
-	st, err := s.relay.openStation(ctx, n, python)
+	st, err := s.relay.openPeer(ctx, n, python)
 	if err != nil {
 		return nil, err
 	}
 	var got struct {
 		Have int `json:"have"`
 	}
-	order := agent.Order{
+	order := agent.Request{
 		"do": "add", "id": s.id, "file": path, "size": s.file.Size,
 		"piece": s.pieces.size, "sums": s.pieces.sums, "token": s.token,
 	}
-	if err := st.session.Ask(ctx, order, &got); err != nil {
+	if err := st.session.Call(ctx, order, &got); err != nil {
 		return nil, err
 	}
-	t := &seat{
-		swarm: s, station: st, index: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true,
-		refused: map[*seat]bool{}, decided: make(chan *seat, 1), fetched: make(chan event, 1),
+	t := &download{
+		swarm: s, peer: st, index: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true,
+		refused: map[*download]bool{}, decided: make(chan *download, 1), fetched: make(chan event, 1),
 	}
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
-	if old := s.seats[at]; old != nil { // its connection broke
+	if old := s.downloads[at]; old != nil { // its connection broke
 		old.gone, old.parent, old.byDriver = true, nil, false
 	}
-	s.seats[at], st.seats[s.id] = t, t
+	s.downloads[at], st.downloads[s.id] = t, t
 	s.arrive(at)
 	return t, nil
 }
@@ -96,7 +96,7 @@ func (s *swarm) arrive(at int) {
 		s.joined[at], s.pending = true, s.pending-1
 	}
 	if r := s.relay; r.settled.IsZero() {
-		r.settled = time.Now().Add(joinTime)
+		r.settled = time.Now().Add(joinTimeout)
 	}
 	if s.timer == nil {
 		s.timer = time.AfterFunc(time.Until(s.relay.settled), func() {
@@ -115,9 +115,9 @@ func (s *swarm) skip(at int) {
 	s.arrive(at)
 }
 
-// lose notes that a node gives up its seat. Its program lives on, and would keep the nodes behind it
+// lose notes that a node gives up its download. Its program lives on, and would keep the nodes behind it
 // waiting.
-func (s *swarm) lose(t *seat) {
+func (s *swarm) lose(t *download) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	go s.stopFetches(s.childrenOf(t), "it did not get the file itself")
@@ -126,7 +126,7 @@ func (s *swarm) lose(t *seat) {
 }
 
 // complete notes that a node has the whole file.
-func (s *swarm) complete(t *seat) {
+func (s *swarm) complete(t *download) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	t.have, t.whole, t.parent, t.byDriver, t.slow = s.pieces.count, true, nil, false, false
@@ -134,8 +134,8 @@ func (s *swarm) complete(t *seat) {
 }
 
 // sendTo makes the driver send the file to a node, which passes it on meanwhile.
-func (s *swarm) sendTo(ctx context.Context, t *seat, send func(context.Context) error) error {
-	if err := t.station.session.Ask(ctx, agent.Order{"do": "watch", "id": s.id}, nil); err != nil {
+func (s *swarm) sendTo(ctx context.Context, t *download, send func(context.Context) error) error {
+	if err := t.peer.session.Call(ctx, agent.Request{"do": "watch", "id": s.id}, nil); err != nil {
 		s.lose(t) // send finds out whether it was the connection
 	}
 	if err := send(ctx); err != nil {
@@ -143,7 +143,7 @@ func (s *swarm) sendTo(ctx context.Context, t *seat, send func(context.Context) 
 		return err
 	}
 	// From now on the caller may take the file away, and the program still has to pass it on.
-	if err := t.station.session.Ask(ctx, agent.Order{"do": "hold", "id": s.id}, nil); err != nil {
+	if err := t.peer.session.Call(ctx, agent.Request{"do": "hold", "id": s.id}, nil); err != nil {
 		s.lose(t)
 		return nil
 	}
@@ -152,8 +152,8 @@ func (s *swarm) sendTo(ctx context.Context, t *seat, send func(context.Context) 
 }
 
 // assign waits until the node gets a parent, and returns it; nil: the driver is to send the file.
-func (s *swarm) assign(ctx context.Context, t *seat) (*seat, error) {
-	stuck := time.NewTimer(joinTime + stuckTime)
+func (s *swarm) assign(ctx context.Context, t *download) (*download, error) {
+	stuck := time.NewTimer(joinTimeout + stallTimeout)
 	defer stuck.Stop()
 	for {
 		select {
@@ -164,7 +164,7 @@ func (s *swarm) assign(ctx context.Context, t *seat) (*seat, error) {
 			t.stuck = true
 			s.plan()
 			s.relay.mu.Unlock()
-		case <-t.station.session.Ended():
+		case <-t.peer.session.Ended():
 			return nil, nil // sendTo notes that
 		case <-s.done:
 			return nil, nil

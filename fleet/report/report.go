@@ -215,11 +215,11 @@ func (r *Report) Err() error {
 	case r.Summary.OK == total && r.Consistent:
 		return nil
 	case r.Summary.OK == total:
-		return NotOK("the nodes run different software")
+		return NodesError("the nodes run different software")
 	case unfit == total:
-		return AllUnfit(total)
+		return NoneCompatibleError(total)
 	}
-	return NotOK("%d of %d nodes are not ok", total-r.Summary.OK, total)
+	return NodesError("%d of %d nodes are not ok", total-r.Summary.OK, total)
 }
 
 // ExcludedNode is a node that a plan leaves as it is: refused, or not reached.
@@ -242,18 +242,20 @@ func PlanError(total int, left []ExcludedNode) error {
 	case len(left) == 0:
 		return nil
 	case unfit == total:
-		return AllUnfit(total)
+		return NoneCompatibleError(total)
 	}
-	return NotOK("%d of %d nodes: refused or unreachable", len(left), total)
+	return NodesError("%d of %d nodes: refused or unreachable", len(left), total)
 }
 
-// AllUnfit is the error of a run whose wheel fits none of its nodes.
-func AllUnfit(total int) error {
+// NoneCompatibleError is the error of a run whose wheel fits none of its nodes.
+func NoneCompatibleError(total int) error {
 	return fault.WithCode(fmt.Errorf("the wheel fits no node (%d refuse it)", total), 4)
 }
 
-// NotOK is the error of a run that leaves some nodes in another state than ok.
-func NotOK(format string, args ...any) error { return fault.WithCode(fmt.Errorf(format, args...), 3) }
+// NodesError is the error of a run that leaves some nodes in another state than ok.
+func NodesError(format string, args ...any) error {
+	return fault.WithCode(fmt.Errorf(format, args...), 3)
+}
 
 // Version is a DeepSpeed version in the report.
 type Version struct {

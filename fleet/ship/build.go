@@ -51,14 +51,14 @@ func (d *Delivery) recordBuild(r pipeline.Result) {
 // place copies the wheels that the store had to Options.Dir, and signs those that no build signed.
 func (s *Ship) place(ctx context.Context) {
 	for _, w := range s.selection.Wheels {
-		found := w.State == Placed
+		found := w.State == Exported
 		// A wheel that has a path was put there, and signed, by its build.
 		if (w.State == Stored || w.State == Running && s.opt.BuildOnly) && w.Artifact.Path == "" {
 			found = true
 			s.placeStored(ctx, w)
 		}
 		if found && w.Err == nil && s.opt.Sign != nil {
-			if err := pipeline.SignPlaced(ctx, w.filePath(), s.opt.Sign); err != nil {
+			if err := pipeline.SignExported(ctx, w.filePath(), s.opt.Sign); err != nil {
 				w.markFailed(err)
 			}
 		}
@@ -74,7 +74,7 @@ func (s *Ship) placeStored(ctx context.Context, w *Delivery) {
 			return
 		}
 	}
-	a, err := pipeline.Place(ctx, w.stored, s.opt.Dir)
+	a, err := pipeline.Export(ctx, w.stored, s.opt.Dir)
 	if err != nil {
 		w.markFailed(err)
 		return

@@ -63,7 +63,7 @@ func (s *Ship) nodesLackingPackages(w *Delivery) (places []int) {
 		if g.Wheel == nil {
 			continue
 		}
-		if lacks, err := deploy.Lacks(*g.Wheel, s.known[i].Facts); err == nil && len(lacks) > 0 {
+		if lacks, err := deploy.MissingRequirements(*g.Wheel, s.known[i].Facts); err == nil && len(lacks) > 0 {
 			places = append(places, i)
 		}
 	}

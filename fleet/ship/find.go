@@ -45,9 +45,9 @@ func (s *Ship) findFinished(ctx context.Context, w *Delivery) error {
 			return nil
 		}
 	}
-	kept, ok, err := pipeline.Placed(s.opt.Dir, w.Plan.Digest)
+	kept, ok, err := pipeline.FindExported(s.opt.Dir, w.Plan.Digest)
 	if ok {
-		w.useFinished(kept, Placed)
+		w.useFinished(kept, Exported)
 	}
 	return err
 }

@@ -305,7 +305,7 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 		opt.Stable = compat.StableTorch
 	}
 	file, m, statement := wheeltest.Built(w.t, w.t.TempDir(), opt)
-	a, err := pipeline.Place(w.t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, w.fleet.dir)
+	a, err := pipeline.Export(w.t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, w.fleet.dir)
 	if err != nil {
 		return a, err
 	}

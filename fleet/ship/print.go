@@ -107,7 +107,7 @@ func (s *Selection) summaryLine() string {
 	}
 	line := ui.Count(s.Nodes, "node") + ", " + ui.Count(len(s.Wheels), "wheel")
 	var parts []string
-	for _, state := range []State{ToBuild, Stored, Placed, Running, Failed} {
+	for _, state := range []State{ToBuild, Stored, Exported, Running, Failed} {
 		if states[state] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", states[state], state.description()))
 		}
@@ -125,7 +125,7 @@ func (s State) description() string {
 		return "to build"
 	case Stored:
 		return "in the store"
-	case Placed:
+	case Exported:
 		return "built before"
 	case Running:
 		return "already running"

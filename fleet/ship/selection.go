@@ -21,12 +21,12 @@ type State string
 
 // The states of a wheel.
 const (
-	ToBuild State = "build"             // it has to be built
-	Stored  State = "store"             // the store has it
-	Placed  State = "placed"            // Options.Dir has it
-	Running State = report.GroupRunning // all of its nodes run it
-	Built   State = "built"             // this run has built it
-	Failed  State = "failed"            // it could not be planned or built
+	ToBuild  State = "build"             // it has to be built
+	Stored   State = "store"             // the store has it
+	Exported State = "placed"            // Options.Dir has it
+	Running  State = report.GroupRunning // all of its nodes run it
+	Built    State = "built"             // this run has built it
+	Failed   State = "failed"            // it could not be planned or built
 )
 
 // Selection lists the wheels that serve a fleet, and the nodes that get none.
@@ -98,7 +98,7 @@ func (d *Delivery) useFinished(w pipeline.StoredWheel, state State) bool {
 	m := w.Manifest
 	d.stored, d.State = w, state
 	d.Artifact = wheel.Artifact{SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
-	if state == Placed {
+	if state == Exported {
 		d.Artifact.Path = w.File
 	}
 	return true

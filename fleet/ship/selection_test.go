@@ -133,7 +133,7 @@ func TestFinishedWheelForOlderNodes(t *testing.T) {
 		Manifest: wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl", SHA256: "aa", Size: 7},
 	}
 	for glibc, fits := range map[string]bool{"2.36": true, "2.35": true, "2.28": false} {
-		for state, path := range map[State]string{Placed: "/wheels/x.whl", Stored: ""} {
+		for state, path := range map[State]string{Exported: "/wheels/x.whl", Stored: ""} {
 			w := &Delivery{State: ToBuild, Plan: planWith(compat.Toolchain{Glibc: glibc})}
 			if got := w.useFinished(stored, state); got != fits {
 				t.Errorf("glibc %s: %v", glibc, got)
@@ -157,7 +157,7 @@ func TestPlanForPeople(t *testing.T) {
 		{Name: "two", Nodes: []string{"gpu04"}, Running: []string{"gpu04"}, State: Running},
 		{Name: "three", Nodes: []string{"gpu05"}, State: Failed, Err: fault.WithHint(errors.New("no gcc\x1b[2J\nat all"), "install gcc")},
 		{Name: "four", Nodes: []string{"gpu06"}, State: ToBuild},
-		{Name: "five", Nodes: []string{"gpu06"}, State: Placed},
+		{Name: "five", Nodes: []string{"gpu06"}, State: Exported},
 	}, Excluded: []ExcludedNode{
 		{Node: "gpu07", Reasons: []string{"no torch", "no pip"}, Hint: "install torch"},
 		{Node: "gpu08", Reasons: []string{"no route to 10.0.0.8"}, cause: "no route"},

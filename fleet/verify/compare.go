@@ -108,7 +108,7 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if n.Facts.Leftovers && !n.Facts.Unfinished {
 		n.note("files of a running or interrupted deploy are in %s; the next deploy removes them",
-			node.ShownPath(n.Facts.Prefix+"/.dsbuild"))
+			node.QuotePath(n.Facts.Prefix+"/.dsbuild"))
 	}
 	if n.Facts.DeepSpeed == nil {
 		n.runsOther = true
@@ -157,7 +157,7 @@ const maxPaths = 5
 func (p paths) sentence(one, many string) string {
 	named := slices.Clone(p.First[:min(len(p.First), maxPaths)])
 	for i, path := range named {
-		named[i] = node.ShownPath(path)
+		named[i] = node.QuotePath(path)
 	}
 	switch more := p.Count - len(named); {
 	case len(named) == 0 && p.Count == 1: // a node may send a count without names

@@ -132,12 +132,12 @@ func (n *nodeState) inspectFiles(ctx context.Context) error {
 	limit := n.run.fleet.Limit(probeLimit)
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	slow := time.AfterFunc(limit, func() { giveUp(n.run.fleet.NotWithin(limit)) })
+	slow := time.AfterFunc(limit, func() { giveUp(n.run.fleet.TimeoutError(limit)) })
 	defer slow.Stop()
 	facts, ended, err := node.ProbeWithFollowUp(ctx, n.Runner, n.Host.Python, node.FollowUp{
 		Program: inspectProgram,
 		Request: map[string]any{"known": n.run.files.digests()},
-		Begun:   func() { slow.Stop() },
+		Started: func() { slow.Stop() },
 		Each:    n.handleMessage,
 	})
 	n.Facts = facts
@@ -206,9 +206,9 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 		n.installed = m.Looked
 		n.installed.readLists(&n.run.files)
 	case m.Wrong != "":
-		n.differ(node.AdviceFor(m.Advice, n.Host.Python), "%v", node.NewNodeError(m.Wrong))
+		n.differ(node.HintFor(m.Advice, n.Host.Python), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
-		n.broken = append(n.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), node.AdviceFor(m.Advice, n.Host.Python)})
+		n.broken = append(n.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), node.HintFor(m.Advice, n.Host.Python)})
 	case m.Note != "":
 		n.note("%v", node.NewNodeError(m.Note))
 	}

@@ -60,9 +60,9 @@ func noAnswer() error {
 		"rerun with --logs DIR to keep the node's output")
 }
 
-// Prove proves on one node that its environment has an installation, by a program
+// Check proves on one node that its environment has an installation, by a program
 // that imports DeepSpeed there. m is the wheel's manifest.
-func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, want Installation) error {
+func Check(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, want Installation) error {
 	script := node.Script{Python: facts.Executable, Program: proveProgram, Request: want}
 	var last answer
 	op := ""
@@ -92,7 +92,7 @@ func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifes
 func loadError(err error, op, needs, has string) error {
 	var exit *remote.ExitError
 	// All of them come from the node.
-	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has)
+	op, needs, has = node.QuotePath(op), node.PlainVersion(needs), node.PlainVersion(has)
 	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
 		return fault.WithHint(fmt.Errorf("op %s: killed by an illegal instruction", op),
 			"the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "unknown CPU level"), has)

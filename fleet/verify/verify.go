@@ -89,7 +89,7 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 
 // end is the end of a node's steps.
 func (n *nodeState) end(_ context.Context, err error) {
-	n.HangUp()
+	n.Disconnect()
 	n.KeepLog = len(n.broken) > 0
 	if err != nil {
 		n.findings = findings{} // those before the failure are incomplete

@@ -45,8 +45,8 @@ const (
 	Bad  Outcome = "bad"
 )
 
-// GoodIf returns Good or Bad.
-func GoodIf(good bool) Outcome {
+// OutcomeOf returns Good or Bad.
+func OutcomeOf(good bool) Outcome {
 	if good {
 		return Good
 	}

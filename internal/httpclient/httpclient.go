@@ -36,10 +36,10 @@ import (
 
 // Transport is an http.RoundTripper with the policy of the package.
 type Transport struct {
-	Base    http.RoundTripper                                // sends the requests
-	Silence time.Duration                                    // the longest time without a byte
-	Pause   func(ctx context.Context, d time.Duration) error // waits
-	Warn    func(format string, args ...any)                 // tells the user of a long wait; nil: nobody
+	Base         http.RoundTripper                                // sends the requests
+	StallTimeout time.Duration                                    // the longest time without a byte
+	Pause        func(ctx context.Context, d time.Duration) error // waits
+	Warn         func(format string, args ...any)                 // tells the user of a long wait; nil: nobody
 
 	mutex sync.Mutex
 	waits map[string]time.Time // when a host wants the next request
@@ -51,7 +51,7 @@ func New(base http.RoundTripper) *Transport {
 	if t, ok := base.(*Transport); ok {
 		return t
 	}
-	return &Transport{Base: base, Silence: time.Minute, Pause: pause, waits: map[string]time.Time{}}
+	return &Transport{Base: base, StallTimeout: time.Minute, Pause: pause, waits: map[string]time.Time{}}
 }
 
 // pause waits for a time or the end of the context.

@@ -154,7 +154,7 @@ func TestSilentServers(t *testing.T) {
 			var accepted atomic.Int32
 			address := c.scheme + "://" + listen(t, func(conn net.Conn) { accepted.Add(1); c.handle(conn) })
 			transport := fast()
-			transport.Silence = time.Second
+			transport.StallTimeout = time.Second
 			var warned atomic.Int32
 			transport.Warn = func(string, ...any) { warned.Add(1) }
 			client := &http.Client{Transport: transport}
@@ -196,7 +196,7 @@ func TestSlowIsNotSilent(t *testing.T) {
 		}
 	})
 	transport := fast()
-	transport.Silence = 2 * time.Second
+	transport.StallTimeout = 2 * time.Second
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
 	res, err := transport.RoundTrip(req)
 	if err != nil {

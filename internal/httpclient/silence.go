@@ -35,9 +35,9 @@ type watch struct {
 // sendWatched sends a request, and watches its body and that of the answer.
 func (t *Transport) sendWatched(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	w := &watch{ctx: ctx, cancel: cancel, limit: t.Silence}
-	silent := &silenceError{req.URL.Host, t.Silence}
-	w.timer = time.AfterFunc(t.Silence, func() { cancel(silent) })
+	w := &watch{ctx: ctx, cancel: cancel, limit: t.StallTimeout}
+	silent := &silenceError{req.URL.Host, t.StallTimeout}
+	w.timer = time.AfterFunc(t.StallTimeout, func() { cancel(silent) })
 	req = req.Clone(ctx)
 	if req.Body != nil && req.Body != http.NoBody {
 		req.Body = &sentBody{req.Body, w}

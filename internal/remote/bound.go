@@ -10,20 +10,20 @@ import (
 // ErrFlood means that a node sends more than any honest answer holds.
 var ErrFlood = errors.New("too much output from the node")
 
-// Bound counts bytes. When the count exceeds Most, it calls Over, perhaps several times. Over ends
+// Limiter counts bytes. When the count exceeds Most, it calls Over, perhaps several times. Over ends
 // the sender.
-type Bound struct {
-	Most int
-	Over func()
+type Limiter struct {
+	Most     int
+	OnExceed func()
 
 	counted int
 }
 
 // Count counts n bytes more.
-func (b *Bound) Count(n int) {
+func (b *Limiter) Count(n int) {
 	if b.counted += min(n, b.Most+1); b.counted > b.Most {
 		b.counted = b.Most + 1 // capped, so that a node that never stops cannot overflow the counter
-		b.Over()
+		b.OnExceed()
 	}
 }
 
@@ -34,12 +34,12 @@ const maxAnswer = 64 << 10
 // calls the function that ends it.
 type Answer struct {
 	text  bytes.Buffer
-	bound Bound
+	bound Limiter
 }
 
 // NewAnswer returns an Answer. over ends the program.
 func NewAnswer(over func()) *Answer {
-	return &Answer{bound: Bound{Most: maxAnswer, Over: over}}
+	return &Answer{bound: Limiter{Most: maxAnswer, OnExceed: over}}
 }
 
 // Write implements io.Writer.

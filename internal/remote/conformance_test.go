@@ -45,7 +45,7 @@ func (w way) dialer() *remote.SSH {
 
 // trying is a dialer that tries several times, without a pause. Its time limits only end a test that hangs.
 func (w way) trying(tries int) *remote.SSH {
-	return remote.NewSSH(w.options(remote.Options{Config: remote.NoConfig, Tries: tries, Pause: 5 * time.Millisecond}))
+	return remote.NewSSH(w.options(remote.Options{Config: remote.NoConfig, MaxAttempts: tries, Backoff: 5 * time.Millisecond}))
 }
 
 // quick tries once.
@@ -54,14 +54,14 @@ func (w way) quick() *remote.SSH { return w.trying(1) }
 // impatient is a dialer for tests of silent nodes, which it gives up after 2 s.
 func (w way) impatient() *remote.SSH {
 	return remote.NewSSH(w.options(remote.Options{
-		Config: remote.NoConfig, Tries: 3,
-		Timeout: 2 * time.Second, KeepAlive: 200 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
+		Config: remote.NoConfig, MaxAttempts: 3,
+		Timeout: 2 * time.Second, KeepAlive: 200 * time.Millisecond, KeepAliveMax: 10, Backoff: 5 * time.Millisecond,
 	}))
 }
 
 // attended is a dialer with a person who answers.
 func (w way) attended(p remote.Prompter) *remote.SSH {
-	return remote.NewSSH(w.options(remote.Options{Config: remote.NoConfig, Pause: 5 * time.Millisecond, Answers: remote.NewAnswers(p)}))
+	return remote.NewSSH(w.options(remote.Options{Config: remote.NoConfig, Backoff: 5 * time.Millisecond, Answers: remote.NewAnswers(p)}))
 }
 
 // rider can only log in through a master.

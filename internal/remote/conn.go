@@ -140,7 +140,7 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	}
 	// After Run returns, nothing may touch the caller's streams. An abandoned session may still be
 	// closing then, so the gates cut it off.
-	out, errs, in := WriteGate(cmd.Stdout), WriteGate(cmd.Stderr), ReadGate(cmd.Stdin)
+	out, errs, in := NewDetachableWriter(cmd.Stdout), NewDetachableWriter(cmd.Stderr), NewDetachableReader(cmd.Stdin)
 	defer out.Close()
 	defer errs.Close()
 	defer in.Close()

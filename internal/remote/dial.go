@@ -38,13 +38,13 @@ type Options struct {
 	// KeepAliveMax is the number of silent intervals after which a connection counts as lost. 0
 	// means 3.
 	KeepAliveMax int
-	// Pause is the wait before dsbuild dials a node again that turned a connection away, as sshd
+	// Backoff is the wait before dsbuild dials a node again that turned a connection away, as sshd
 	// does when too many connect at once. It doubles each time. 0 means 500 ms.
-	Pause time.Duration
-	// Tries is the number of attempts to open a connection, with a pause after each that is twice Pause at first
+	Backoff time.Duration
+	// MaxAttempts is the number of attempts to open a connection, with a pause after each that is twice Pause at first
 	// and doubles; 0 means one. Refused keys and unknown hosts are final. Silence is final too: if one
 	// node does not answer, all other nodes would wait for two more timeouts.
-	Tries int
+	MaxAttempts int
 	// Client selects the SSH implementation; "" means Auto.
 	Client Client
 	// Askpass is the program through which ssh asks for passwords. It must call Askpass when it
@@ -75,7 +75,7 @@ func NewSSH(opt Options) *SSH {
 	opt.Timeout = cmp.Or(opt.Timeout, 20*time.Second)
 	opt.KeepAlive = cmp.Or(opt.KeepAlive, 5*time.Second)
 	opt.KeepAliveMax = cmp.Or(opt.KeepAliveMax, 3)
-	opt.Pause = cmp.Or(opt.Pause, 500*time.Millisecond)
+	opt.Backoff = cmp.Or(opt.Backoff, 500*time.Millisecond)
 	if opt.Answers == nil {
 		opt.Answers = NewAnswers(nil)
 	}
@@ -99,7 +99,7 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.dialRetry(ctx, d.opt.Tries, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
+	c, err := d.dialRetry(ctx, d.opt.MaxAttempts, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
 		return !errors.As(err, new(throttledError)) && !errors.As(err, new(timeoutError)) &&
 			(errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
 	})
@@ -113,13 +113,13 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 func (d *SSH) dialRetry(
 	ctx context.Context, tries int, dial func() (*sshConn, error), retryable func(error) bool,
 ) (*sshConn, error) {
-	next := 2 * d.opt.Pause // a second by default
+	next := 2 * d.opt.Backoff // a second by default
 	for n := 1; ; n++ {
 		c, err := dial()
 		if err == nil || n >= tries || !retryable(err) {
 			return c, err
 		}
-		if err := pause(ctx, around(next)); err != nil {
+		if err := pause(ctx, jitter(next)); err != nil {
 			return nil, err
 		}
 		next *= 2

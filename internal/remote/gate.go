@@ -15,11 +15,11 @@ type Gate struct {
 	r    io.Reader
 }
 
-// WriteGate returns a Gate that passes writes on to w.
-func WriteGate(w io.Writer) *Gate { return &Gate{w: w} }
+// NewDetachableWriter returns a Gate that passes writes on to w.
+func NewDetachableWriter(w io.Writer) *Gate { return &Gate{w: w} }
 
-// ReadGate returns a Gate that passes reads on to r.
-func ReadGate(r io.Reader) *Gate { return &Gate{r: r} }
+// NewDetachableReader returns a Gate that passes reads on to r.
+func NewDetachableReader(r io.Reader) *Gate { return &Gate{r: r} }
 
 // Close closes the gate. After it returns, the gate writes nothing to the caller's stream. Close
 // does not wait for a reader.

@@ -73,6 +73,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// around returns a random time between half of d and one and a half times d, so that many nodes do
+// jitter returns a random time between half of d and one and a half times d, so that many nodes do
 // not return at the same moment.
-func around(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }

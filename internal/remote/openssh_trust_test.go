@@ -157,7 +157,7 @@ func TestOpenSSHMaxStartups(t *testing.T) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	configure(t, f, 0, "MaxStartups 3:100:3")
-	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Pause: 300 * time.Millisecond})
+	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Backoff: 300 * time.Millisecond})
 	targets := make([]remote.Target, 16)
 	for i := range targets {
 		targets[i] = fleetTarget(f, 0)

@@ -76,7 +76,7 @@ func TestProxyCommandFails(t *testing.T) {
 		"sleep 600": {2 * time.Second, "timed out after 2s"},
 	} {
 		file := write(t, "config", "Host gpu1\n ProxyCommand "+command+"\n User train\n")
-		d := remote.NewSSH(remote.Options{Config: file, AgentSocket: "none", Timeout: c.timeout, Pause: time.Millisecond})
+		d := remote.NewSSH(remote.Options{Config: file, AgentSocket: "none", Timeout: c.timeout, Backoff: time.Millisecond})
 		_, err := d.Dial(t.Context(), remote.Target{Name: "gpu1"})
 		wantError(t, err, remote.ErrDial, c.want, "ssh -v")
 	}

@@ -22,7 +22,7 @@ func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
 		if !c.master.usersOwn() || !errors.Is(err, errNoSession) {
 			return s, err
 		}
-		if pause(limited, around(wait)) != nil {
+		if pause(limited, jitter(wait)) != nil {
 			return nil, cmp.Or(ctx.Err(), err)
 		}
 	}

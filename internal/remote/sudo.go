@@ -125,10 +125,10 @@ type sudoSession struct {
 
 	mu    sync.Mutex
 	begun bool
-	bound Bound  // of the output before the program begins
-	buf   []byte // output not yet sorted
-	words []byte // sudo's messages
-	wrong error  // the reason why sudo got no password
+	bound Limiter // of the output before the program begins
+	buf   []byte  // output not yet sorted
+	words []byte  // sudo's messages
+	wrong error   // the reason why sudo got no password
 }
 
 // Limits on sudo's output in bytes: on the kept part, and on all of it.
@@ -166,7 +166,7 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 // run runs the command until it ends.
 func (s *sudoSession) run(ctx context.Context) error {
 	asking, over, flooded, cancel := bounded(ctx)
-	s.ctx, s.bound = asking, Bound{Most: maxBefore, Over: over}
+	s.ctx, s.bound = asking, Limiter{Most: maxBefore, OnExceed: over}
 	err := flooded(s.conn.Conn.Run(asking, s.line))
 	cancel()
 	s.answering.Wait()

@@ -120,12 +120,12 @@ func isConnection(n *callgraph.Node) bool {
 }
 
 // TestControlRunsDown: package change calls no function of the packages above it. They give it values; the functions that they
-// give it are the steps of a node, which package fleet calls. Three functions take one more: PutStep and TidyStep call it again after
+// give it are the steps of a node, which package fleet calls. Three functions take one more: PutStep and CleanupStep call it again after
 // a lost connection, or only where it is needed, and Print for the cells of a table.
 func TestControlRunsDown(t *testing.T) {
 	p := load(t)
 	for f, n := range p.calls.Nodes {
-		if f == nil || path.Dir(p.file(f)) != "fleet/change" || slices.Contains([]string{"PutStep", "TidyStep", "Print"}, outermost(f).Name()) {
+		if f == nil || path.Dir(p.file(f)) != "fleet/change" || slices.Contains([]string{"PutStep", "CleanupStep", "Print"}, outermost(f).Name()) {
 			continue
 		}
 		for _, e := range n.Out {

@@ -36,12 +36,12 @@ func (c *conn) Run(ctx context.Context, cmd remote.Command) error {
 	}
 	// After Run returns, nothing may touch the caller's streams. An abandoned program may still be
 	// ending then, so the gates cut it off.
-	out, errs := remote.WriteGate(cmd.Stdout), remote.WriteGate(cmd.Stderr)
+	out, errs := remote.NewDetachableWriter(cmd.Stdout), remote.NewDetachableWriter(cmd.Stderr)
 	defer out.Close()
 	defer errs.Close()
 	given := streams{out: out, errs: errs}
 	if cmd.Stdin != nil {
-		in := remote.ReadGate(cmd.Stdin)
+		in := remote.NewDetachableReader(cmd.Stdin)
 		defer in.Close()
 		given.in = in
 	}

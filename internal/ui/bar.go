@@ -106,7 +106,7 @@ func (b *bar) lines(now time.Time, width int) []string {
 	return lines
 }
 
-func (b *bar) remind(now time.Time) string {
+func (b *bar) heartbeat(now time.Time) string {
 	since := now.Sub(b.printedTime)
 	if moved := b.percent() != b.printed; moved && since >= b.printEvery || since >= b.console.opts.StillEvery {
 		b.printEvery = min(2*b.printEvery, b.console.opts.StillEvery)

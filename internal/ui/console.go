@@ -36,8 +36,8 @@ type Console struct {
 type liveLine interface {
 	// lines are its lines on a terminal, at most width columns wide.
 	lines(now time.Time, width int) []string
-	// remind is the plain line that is due now, or "".
-	remind(now time.Time) string
+	// heartbeat is the plain line that is due now, or "".
+	heartbeat(now time.Time) string
 }
 
 // New returns a Console that writes to w, usually standard error.
@@ -224,7 +224,7 @@ func (c *Console) redrawLive() {
 	}
 	now := time.Now()
 	for _, l := range c.live {
-		if text := l.remind(now); text != "" {
+		if text := l.heartbeat(now); text != "" {
 			c.writeText(text)
 		}
 	}

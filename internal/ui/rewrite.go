@@ -2,14 +2,14 @@ package ui
 
 import "fmt"
 
-// Rewritten returns a Reporter that passes everything on to rep, each text changed by rewrite.
-func Rewritten(rep Reporter, rewrite func(string) string) Reporter {
+// WithRewrite returns a Reporter that passes everything on to rep, each text changed by rewrite.
+func WithRewrite(rep Reporter, rewrite func(string) string) Reporter {
 	return rewritten{rep, rewrite, rewrite}
 }
 
-// Prefixed puts the name of a task before each of its lines, for tasks that run at the same
+// WithPrefix puts the name of a task before each of its lines, for tasks that run at the same
 // time.
-func Prefixed(rep Reporter, name string) Reporter {
+func WithPrefix(rep Reporter, name string) Reporter {
 	before := func(text string) string { return "[" + name + "] " + text }
 	return rewritten{rep, before, func(detail string) string { return detail }}
 }

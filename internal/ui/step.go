@@ -60,7 +60,7 @@ func (s *step) lines(now time.Time, width int) []string {
 	return []string{truncateColumns(text, width)}
 }
 
-func (s *step) remind(now time.Time) string {
+func (s *step) heartbeat(now time.Time) string {
 	if now.Sub(s.reminded) < s.console.opts.StillEvery {
 		return ""
 	}

@@ -182,7 +182,7 @@ func (r *run) masterSeenBy(m *member) (string, bool) {
 func (r *run) askRoutes(ctx context.Context, members []*member, to string) {
 	r.askAll(ctx, Interface, members, askLimit, func(ctx context.Context, m *member) error {
 		var got routed
-		err := m.agent.Ask(ctx, agent.Order{"do": "route", "to": to}, &got)
+		err := m.agent.Call(ctx, agent.Request{"do": "route", "to": to}, &got)
 		switch {
 		case ctx.Err() != nil:
 			return err

@@ -223,7 +223,7 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 		return err
 	}
 	// End the remaining processes, also after the end of ctx.
-	defer t.askTeam(context.WithoutCancel(ctx), func(int, *member) agent.Order { return agent.Order{"do": "stop"} })
+	defer t.askTeam(context.WithoutCancel(ctx), func(int, *member) agent.Request { return agent.Request{"do": "stop"} })
 	master := t.team[0]
 	address := t.masterAddress()
 	if master != t.firstMember() || t.firstMember().hasError(Port) {
@@ -232,8 +232,8 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 			address = master.route.Address
 		}
 	}
-	t.askTeam(ctx, func(i int, m *member) agent.Order {
-		return agent.Order{
+	t.askTeam(ctx, func(i int, m *member) agent.Request {
+		return agent.Request{
 			"do": "collect", "backend": backend, "rank": t.base[i], "local": local(m), "world": t.world,
 			"master": address, "port": port, "limit_s": t.step.Seconds(), "bytes": s.Bytes,
 		}
@@ -243,7 +243,7 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 			return err
 		}
 		if stage.name == "imported" || stage.name == "ended" {
-			t.askTeam(ctx, func(int, *member) agent.Order { return agent.Order{"do": "go"} })
+			t.askTeam(ctx, func(int, *member) agent.Request { return agent.Request{"do": "go"} })
 		}
 	}
 	t.measure(s)
@@ -271,7 +271,7 @@ func (t *teamwork) measure(s *Sum) {
 // master does not take part.
 func (t *teamwork) choosePort(ctx context.Context) (int, error) {
 	m := t.team[0]
-	err := m.agent.Ask(ctx, agent.Order{"do": "close", "port": t.opt.Port}, nil)
+	err := m.agent.Call(ctx, agent.Request{"do": "close", "port": t.opt.Port}, nil)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", m.Host.Name, err)
 	}
@@ -279,17 +279,17 @@ func (t *teamwork) choosePort(ctx context.Context) (int, error) {
 		return t.opt.Port, nil
 	}
 	var got listening
-	if err := m.agent.Ask(ctx, agent.Order{"do": "port", "port": 0}, &got); err != nil {
+	if err := m.agent.Call(ctx, agent.Request{"do": "port", "port": 0}, &got); err != nil {
 		return 0, fmt.Errorf("%s: %w", m.Host.Name, err)
 	}
-	err = m.agent.Ask(ctx, agent.Order{"do": "close", "port": got.Port}, nil)
+	err = m.agent.Call(ctx, agent.Request{"do": "close", "port": got.Port}, nil)
 	return got.Port, err
 }
 
 // askTeam sends an order to the whole team.
-func (t *teamwork) askTeam(ctx context.Context, order func(int, *member) agent.Order) {
+func (t *teamwork) askTeam(ctx context.Context, order func(int, *member) agent.Request) {
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
-		return m.agent.Ask(ctx, order(slices.Index(t.team, m), m), nil)
+		return m.agent.Call(ctx, order(slices.Index(t.team, m), m), nil)
 	})
 }
 
@@ -425,7 +425,7 @@ const silentAfter = 5.0
 func (t *teamwork) accuseSilent(ctx context.Context) {
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		var silent [][2]float64
-		if err := m.agent.Ask(ctx, agent.Order{"do": "silent"}, &silent); err != nil {
+		if err := m.agent.Call(ctx, agent.Request{"do": "silent"}, &silent); err != nil {
 			return err
 		}
 		for _, s := range silent {

@@ -227,12 +227,12 @@ func (m *member) checkOperators(several bool) {
 		m.addFinding(Disk, Warning,
 			"a wheel with the operators, or TORCH_EXTENSIONS_DIR=/tmp/torch_extensions in env of the inventory",
 			"torch compiles operators in %s, which is on %s: nodes wait for each other's locks there",
-			node.ShownPath(o.Folder), o.Type)
+			node.QuotePath(o.Folder), o.Type)
 	}
 	for _, l := range o.Locks {
 		m.addFinding(Disk, Error, "if no build runs: rm "+node.PlainPath(l.path, "FILE"),
 			"%s is a lock from %s ago: programs that need this operator wait for it forever",
-			node.ShownPath(l.path), nodeerr.Own(ui.Duration(time.Duration(min(l.seconds, 1e9)*float64(time.Second)))))
+			node.QuotePath(l.path), nodeerr.Own(ui.Duration(time.Duration(min(l.seconds, 1e9)*float64(time.Second)))))
 	}
 }
 
@@ -248,7 +248,7 @@ func (m *member) judgeRoom(kind Check, what string, p room, least int64) {
 	}
 	name := what
 	if p.Path != what {
-		name += " (" + node.ShownPath(p.Path) + ")"
+		name += " (" + node.QuotePath(p.Path) + ")"
 	}
 	switch {
 	case p.Unwritable != "":
@@ -310,7 +310,7 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 	}
 	seen := make([]map[string]part[bool], len(r.members))
 	r.askAll(ctx, Paths, live[1:], lookLimit+askLimit, func(ctx context.Context, m *member) error {
-		return m.agent.Ask(ctx, agent.Order{"do": "seen", "paths": r.opt.Output}, &seen[m.index])
+		return m.agent.Call(ctx, agent.Request{"do": "seen", "paths": r.opt.Output}, &seen[m.index])
 	})
 	for _, path := range r.opt.Output {
 		if f := r.firstMember().survey.Output[path]; f.OK == nil || f.OK.Unwritable != "" {

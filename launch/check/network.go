@@ -32,7 +32,7 @@ func (r *run) checkPort(ctx context.Context) {
 	}
 	var got listening
 	r.askAll(ctx, Port, []*member{m}, askLimit, func(ctx context.Context, m *member) error {
-		return m.agent.Ask(ctx, agent.Order{"do": "port", "port": r.opt.Port}, &got)
+		return m.agent.Call(ctx, agent.Request{"do": "port", "port": r.opt.Port}, &got)
 	})
 	if m.Status != report.OK || got.Port != 0 {
 		return
@@ -94,11 +94,11 @@ func (r *run) checkNetwork(ctx context.Context) {
 	// The worst case: all calls connect and none gets an answer, twice.
 	limit := askLimit + 2*(dialLimit+answerLimit)*time.Duration(2+len(peers)/dialWindow)
 	r.askAll(ctx, Network, peers, limit, func(ctx context.Context, m *member) error {
-		order := agent.Order{
+		order := agent.Request{
 			"do": "dial", "peers": r.listCalls(m, peers, withPort), "window": dialWindow,
 			"limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds(),
 		}
-		return m.agent.Ask(ctx, order, &got[m.index])
+		return m.agent.Call(ctx, order, &got[m.index])
 	})
 	answered := slices.DeleteFunc(slices.Clone(peers), func(m *member) bool { return m.Status != report.OK })
 	r.judgeCalls(answered, peers, got)

@@ -348,8 +348,8 @@ func TestIdleStrangers(t *testing.T) {
 		defer c.Close()
 	}
 	var got dialled
-	order := agent.Order{"do": "dial", "peers": r.listCalls(r.members[1], r.members, false), "window": 64, "limit_s": 3, "answer_s": 5}
-	if err := r.members[1].agent.Ask(t.Context(), order, &got); err != nil || got.Reached != 1 {
+	order := agent.Request{"do": "dial", "peers": r.listCalls(r.members[1], r.members, false), "window": 64, "limit_s": 3, "answer_s": 5}
+	if err := r.members[1].agent.Call(t.Context(), order, &got); err != nil || got.Reached != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -393,8 +393,8 @@ func TestAgentEndsWithItsConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cut := make(chan struct{})
 			a := surveyed(t, deaf{here{mark: mark}, cut})
-			order := agent.Order{"do": "collect", "backend": "gloo", "rank": 0, "local": 2, "world": 2, "master": "127.0.0.1", "port": 1, "limit_s": 60, "bytes": 4}
-			if err := a.Ask(t.Context(), order, nil); err != nil {
+			order := agent.Request{"do": "collect", "backend": "gloo", "rank": 0, "local": 2, "world": 2, "master": "127.0.0.1", "port": 1, "limit_s": 60, "bytes": 4}
+			if err := a.Call(t.Context(), order, nil); err != nil {
 				t.Fatal(err)
 			}
 			if len(running(t, mark)) == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/dsbuild/dsbuild/launch"
 )
 
-// Link is an open connection to a node.
-type Link interface {
+// Conn is an open connection to a node.
+type Conn interface {
 	remote.Runner
 	Close() error
 }
@@ -27,7 +27,7 @@ type Link interface {
 type Machine struct {
 	launch.Part
 	// Open connects to it.
-	Open func(ctx context.Context) (Link, error)
+	Open func(ctx context.Context) (Conn, error)
 }
 
 // Options are the job, its nodes and the settings of a run.
@@ -40,10 +40,10 @@ type Options struct {
 	Logs string
 	// Grace is the time for processes to end after SIGTERM.
 	Grace time.Duration
-	// Patience is the time limit without a sign of life from dsbuild: the node then
+	// HeartbeatTimeout is the time limit without a sign of life from dsbuild: the node then
 	// ends its processes. A minute if 0.
-	Patience time.Duration
-	Report   ui.Reporter
+	HeartbeatTimeout time.Duration
+	Report           ui.Reporter
 }
 
 // Time limits.
@@ -51,10 +51,10 @@ const (
 	// settle is the wait for further failures after the first, so that the report
 	// names the original one.
 	settle = 2 * time.Second
-	// overtime is the time of a node, after the grace, to end everything.
-	overtime = 20 * time.Second
-	// hello is the time limit for a node to say whether the job can run there.
-	hello = 2 * time.Minute
+	// killTimeout is the time of a node, after the grace, to end everything.
+	killTimeout = 20 * time.Second
+	// startTimeout is the time limit for a node to say whether the job can run there.
+	startTimeout = 2 * time.Minute
 	// redraw is the interval of the progress line.
 	redraw = 250 * time.Millisecond
 )
@@ -63,7 +63,7 @@ const (
 // job. An error means that the run could not start, or could not write its logs. When
 // ctx ends, Run ends all processes first.
 func Run(ctx context.Context, opt Options) (*Report, error) {
-	opt.Patience = cmp.Or(opt.Patience, time.Minute)
+	opt.HeartbeatTimeout = cmp.Or(opt.HeartbeatTimeout, time.Minute)
 	book, err := newRankLogs(opt.Logs, opt.Job.WorldSize())
 	if err != nil {
 		return nil, err
@@ -179,7 +179,7 @@ func (c *jobRun) runLoop(ctx context.Context) {
 		switch {
 		case c.phase == settling && now.Sub(c.changed) > settle:
 			c.stopAll()
-		case c.phase == stopping && now.Sub(c.changed) > c.opt.Grace+overtime:
+		case c.phase == stopping && now.Sub(c.changed) > c.opt.Grace+killTimeout:
 			cancel()
 		}
 		if c.phase == stopping {
@@ -278,13 +278,13 @@ func (c *jobRun) startWhenReady() {
 func (c *jobRun) trackProcess(e event) {
 	r := c.ranks[e.Rank.Number]
 	if r == nil || r.member != e.from {
-		if !e.Rank.Begun || e.from.First >= 0 || e.Rank.Number < 0 || e.Rank.Number >= c.opt.Job.WorldSize() {
+		if !e.Rank.Started || e.from.First >= 0 || e.Rank.Number < 0 || e.Rank.Number >= c.opt.Job.WorldSize() {
 			return // the rank is not on that node
 		}
 		r = &rank{number: e.Rank.Number, member: e.from}
 		c.ranks[r.number] = r
 	}
-	if e.Rank.Begun {
+	if e.Rank.Started {
 		*r = rank{number: r.number, local: e.Rank.Local, member: r.member, tail: r.tail}
 		return
 	}

@@ -163,7 +163,7 @@ func (f *field) options(t *testing.T, j *launch.Job) jobrunner.Options {
 	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute, KeepAlive: time.Second, KeepAliveMax: 30})
 	var machines []jobrunner.Machine
 	for i, p := range parts {
-		machines = append(machines, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) {
+		machines = append(machines, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Conn, error) {
 			return d.Dial(ctx, f.servers[i].Target())
 		}})
 	}
@@ -347,7 +347,7 @@ func TestJobBySudo(t *testing.T) {
 	d := remote.WithSudo(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}), remote.NewAnswers(nil), remote.SudoLimit)
 	target := f.servers[0].Target()
 	target.Sudo = "root"
-	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Link, error) { return d.Dial(ctx, target) }
+	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Conn, error) { return d.Dial(ctx, target) }
 	f.interrupt(t, opt, 2)
 }
 
@@ -508,10 +508,10 @@ func TestSilenceEndsAll(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 1)
 	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
-	opt.Patience = 5 * time.Second
+	opt.HeartbeatTimeout = 5 * time.Second
 	// The input to the node stops after the order "go".
 	open := opt.Machines[0].Open
-	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Link, error) {
+	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Conn, error) {
 		link, err := open(ctx)
 		return quiet{link}, err
 	}
@@ -522,12 +522,12 @@ func TestSilenceEndsAll(t *testing.T) {
 }
 
 // quiet is a link that passes nothing on after "go".
-type quiet struct{ jobrunner.Link }
+type quiet struct{ jobrunner.Conn }
 
 // Run implements remote.Runner.
 func (q quiet) Run(ctx context.Context, cmd remote.Command) error {
 	cmd.Stdin = &until{from: cmd.Stdin, ctx: ctx}
-	return q.Link.Run(ctx, cmd)
+	return q.Conn.Run(ctx, cmd)
 }
 
 type until struct {

@@ -18,7 +18,7 @@ func (Local) Run(ctx context.Context, c remote.Command) error {
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
 	cmd.Stdout, cmd.Stderr = c.Stdout, c.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = overtime
+	cmd.WaitDelay = killTimeout
 	// A pipe, because the program may end before it has read everything.
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -43,4 +43,4 @@ func (Local) Run(ctx context.Context, c remote.Command) error {
 func (Local) Close() error { return nil }
 
 // OpenLocal is Machine.Open for the machine that dsbuild runs on.
-func OpenLocal(context.Context) (Link, error) { return Local{}, nil }
+func OpenLocal(context.Context) (Conn, error) { return Local{}, nil }

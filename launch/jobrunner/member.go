@@ -19,16 +19,16 @@ var supervisor = node.NewProgram("supervise")
 
 // order is the first input of a node's program.
 type order struct {
-	Files   []orderFile       `json:"files"`
-	Run     string            `json:"run"`
-	Env     map[string]string `json:"env"`
-	First   int               `json:"first"`
-	WorkDir string            `json:"workdir"`
-	Script  string            `json:"script"` // "" for a module
-	Python  string            `json:"python"`
-	Look    bool              `json:"look"` // the program can check that script and interpreter exist
-	Port    int               `json:"port"` // must be free; 0: none
-	Grace   float64           `json:"grace"`
+	Files    []orderFile       `json:"files"`
+	Run      string            `json:"run"`
+	Env      map[string]string `json:"env"`
+	First    int               `json:"first"`
+	WorkDir  string            `json:"workdir"`
+	Script   string            `json:"script"` // "" for a module
+	Python   string            `json:"python"`
+	ReadOnly bool              `json:"look"` // the program can check that script and interpreter exist
+	Port     int               `json:"port"` // must be free; 0: none
+	Grace    float64           `json:"grace"`
 }
 
 type orderFile struct {
@@ -57,10 +57,10 @@ type message struct {
 
 // process reports the start or the end of a rank's process.
 type process struct {
-	Number int  `json:"number"`
-	Local  int  `json:"local"`
-	Begun  bool `json:"begun"`
-	Status int  `json:"status"` // the wait status; -1 or 0 if not known
+	Number  int  `json:"number"`
+	Local   int  `json:"local"`
+	Started bool `json:"begun"`
+	Status  int  `json:"status"` // the wait status; -1 or 0 if not known
 }
 
 // output is text that the job wrote.
@@ -111,7 +111,7 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 	for {
 		select {
 		case word := <-m.orders:
-			go s.Ask(ctx, agent.Order{"do": word}, nil) //nolint:errcheck // the end of the session says why
+			go s.Call(ctx, agent.Request{"do": word}, nil) //nolint:errcheck // the end of the session says why
 		case <-s.Ended():
 			return s.Err()
 		case <-ctx.Done():
@@ -121,9 +121,9 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 }
 
 // startSupervisor starts a node's program, and waits until it says whether the job can run there.
-func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*agent.Session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, hello,
-		fmt.Errorf("no answer within %s about whether the job can run there", hello))
+func (c *jobRun) startSupervisor(ctx context.Context, link Conn, m *member) (*agent.Session, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout,
+		fmt.Errorf("no answer within %s about whether the job can run there", startTimeout))
 	defer cancel()
 	// The interpreters for a node's program, in order of preference. The job's own may exist only
 	// in a container or after a setup line.
@@ -145,14 +145,14 @@ func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*ag
 		o.Files = append(o.Files, orderFile{f.Name, f.Text})
 	}
 	// A setup line may change the folder and PATH; a prefix may change everything.
-	o.Look = len(j.Setup) == 0 && (m.Host == nil || m.Host.Setup == "" && len(m.Host.ExecPrefix) == 0)
+	o.ReadOnly = len(j.Setup) == 0 && (m.Host == nil || m.Host.Setup == "" && len(m.Host.ExecPrefix) == 0)
 	if m == c.members[0] && len(c.members) > 1 {
 		o.Port = j.Port
 	}
 	s, err := agent.Start(ctx, link, agent.Options{
-		Script:  node.Script{Find: candidates, Program: supervisor, Request: o, Endless: true},
-		Silence: c.opt.Patience,
-		Event:   func(text json.RawMessage) error { return c.receive(m, text) },
+		Script:           node.Script{Find: candidates, Program: supervisor, Request: o, Endless: true},
+		HeartbeatTimeout: c.opt.HeartbeatTimeout,
+		Event:            func(text json.RawMessage) error { return c.receive(m, text) },
 	}, nil)
 	if errors.As(err, new(*agent.Failure)) {
 		c.events <- event{from: m, at: time.Now(), refused: m.withoutNode(err)}

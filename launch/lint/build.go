@@ -19,7 +19,7 @@ func buildVariablesLost(s *subject) []hit {
 		}
 		if b := s.buildBehind(a); b != nil && (a.Exported == 0 || a.Exported > b.Seq) {
 			says := a.Name + " is set without export, and " + showWord(b.Words[0]) + " does not get it"
-			hits = append(hits, hit{at: a.At, says: says})
+			hits = append(hits, hit{at: a.At, message: says})
 		}
 	}
 	return hits
@@ -126,7 +126,7 @@ func oldGCC(s *subject) []hit {
 				continue
 			}
 			if n, _ := strconv.Atoi(m[1]); n < 9 {
-				hits = append(hits, hit{at: w.Origin(), says: m[0] + " is too old for torch's headers"})
+				hits = append(hits, hit{at: w.Origin(), message: m[0] + " is too old for torch's headers"})
 				break
 			}
 		}

@@ -31,7 +31,7 @@ func jaxReadsNoRank(s *subject) []hit {
 	names := []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"}
 	for a := range s.sets() {
 		if slices.Contains(names, a.Name) && a.Exported > 0 {
-			return []hit{{at: a.At, says: "JAX is given " + a.Name}}
+			return []hit{{at: a.At, message: "JAX is given " + a.Name}}
 		}
 	}
 	return nil
@@ -62,8 +62,8 @@ func jaxOneTaskPerNode(s *subject) []hit {
 		st := s.stepOfStarter(srun)
 		if st.nodes > 1 && st.perNode == 1 && st.gpus > 1 {
 			hits = append(hits, hit{
-				at:   c.At,
-				says: fmt.Sprintf("JAX runs with one task per node, and each node has %s", countOf(st.gpus, "GPU")),
+				at:      c.At,
+				message: fmt.Sprintf("JAX runs with one task per node, and each node has %s", countOf(st.gpus, "GPU")),
 			})
 		}
 	}

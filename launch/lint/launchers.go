@@ -17,7 +17,7 @@ func programNotPython(_ *subject, l *launch) []hit {
 	text, _ := l.program[0].Literal()
 	name := path.Base(text)
 	if slices.Contains([]string{"bash", "sh", "env", "python", "python3"}, name) || strings.HasSuffix(name, ".sh") {
-		return []hit{{at: l.program[0].Origin(), says: l.kind + " gives " + name + " to python as a script"}}
+		return []hit{{at: l.program[0].Origin(), message: l.kind + " gives " + name + " to python as a script"}}
 	}
 	return nil
 }
@@ -45,11 +45,11 @@ func oneDeviceVisible(s *subject) []hit {
 		a := c.Getenv("LOCAL_RANK")
 		switch {
 		case a != nil && isLocalID(a.Value):
-			hits = append(hits, hit{at: a.At, says: "LOCAL_RANK is $SLURM_LOCALID, and " + shows})
+			hits = append(hits, hit{at: a.At, message: "LOCAL_RANK is $SLURM_LOCALID, and " + shows})
 		case choosesDevices(c) && slices.ContainsFunc(c.Words, isLocalID):
-			hits = append(hits, hit{at: c.At, says: "the local rank is $SLURM_LOCALID, and " + shows})
+			hits = append(hits, hit{at: c.At, message: "the local rank is $SLURM_LOCALID, and " + shows})
 		case s.usesJAX() && !s.assignsVariable("JAX_LOCAL_DEVICE_IDS") && !choosesDevices(c):
-			hits = append(hits, hit{at: gpus.At, says: "JAX takes SLURM_LOCALID for its GPU, and " + shows})
+			hits = append(hits, hit{at: gpus.At, message: "JAX takes SLURM_LOCALID for its GPU, and " + shows})
 		}
 	}
 	return hits
@@ -64,7 +64,7 @@ func totalProcesses(s *subject, l *launch) []hit {
 	st := s.stepOfLaunch(l)
 	if n, _ := f.value.Int(); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
 		says := fmt.Sprintf("--num_processes %d is the number of one machine's GPUs, and there are several machines", n)
-		return []hit{{at: f.value.Origin(), says: says}}
+		return []hit{{at: f.value.Origin(), message: says}}
 	}
 	return nil
 }
@@ -79,9 +79,9 @@ func llamaFactoryNodeRank(s *subject) []hit {
 		if n, known := nodes.Value.Int(); known && n < 2 {
 			continue
 		}
-		h := hit{at: nodes.At, says: "llamafactory-cli gets NNODES and no NODE_RANK", severity: Warning}
+		h := hit{at: nodes.At, message: "llamafactory-cli gets NNODES and no NODE_RANK", severity: Warning}
 		if rank := c.Getenv("RANK"); rank != nil {
-			h = hit{at: rank.At, says: "llamafactory-cli reads NODE_RANK, not RANK"}
+			h = hit{at: rank.At, message: "llamafactory-cli reads NODE_RANK, not RANK"}
 		}
 		hits = append(hits, h)
 	}
@@ -105,7 +105,7 @@ func deepspeedExports(s *subject) []hit {
 		}
 		for _, a := range s.Assignments {
 			if ofPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < l.Seq && a.Depth == 0 && !fileOfVariables {
-				hits = append(hits, hit{at: a.At, says: "deepspeed does not pass on " + a.Name + " to the other nodes"})
+				hits = append(hits, hit{at: a.At, message: "deepspeed does not pass on " + a.Name + " to the other nodes"})
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func deepspeedMasterAddr(s *subject, l *launch) []hit {
 
 func gidIndexPinned(_ *subject, a set) []hit {
 	if text, known := a.Value.Literal(); a.Name == "NCCL_IB_GID_INDEX" && known && text != "" && text != "-1" {
-		return []hit{{at: a.At, says: "NCCL_IB_GID_INDEX is always " + text}}
+		return []hit{{at: a.At, message: "NCCL_IB_GID_INDEX is always " + text}}
 	}
 	return nil
 }
@@ -185,11 +185,11 @@ func dosLineEnds(s *subject) []hit {
 func shebangNotFirst(s *subject) []hit {
 	switch {
 	case len(s.Directives) > 0 && s.marked:
-		return []hit{{at: 0, says: "a byte order mark (UTF-8 BOM) stands before the first line"}}
+		return []hit{{at: 0, message: "a byte order mark (UTF-8 BOM) stands before the first line"}}
 	case len(s.Directives) == 0 || s.Shebang == 0:
 		return nil
 	case s.Shebang < 0:
-		return []hit{{at: s.Directives[0].At, severity: Warning, says: "a script with #SBATCH lines has no #! line"}}
+		return []hit{{at: s.Directives[0].At, severity: Warning, message: "a script with #SBATCH lines has no #! line"}}
 	}
 	return []hit{{at: s.Shebang}}
 }

@@ -51,9 +51,9 @@ type Rule struct {
 
 // hit is a place where a rule found its mistake.
 type hit struct {
-	at   int    // the byte
-	says string // the mistake, "" for the rule's Title
-	why  string // the consequence, "" for the rule's Why
+	at      int    // the byte
+	message string // the mistake, "" for the rule's Title
+	why     string // the consequence, "" for the rule's Why
 	// severity replaces the rule's, if set.
 	severity Severity
 }
@@ -159,7 +159,7 @@ type document struct {
 }
 
 func (f document) newFinding(r Rule, h hit) Finding {
-	says := cmp.Or(h.says, r.Title)
+	says := cmp.Or(h.message, r.Title)
 	found := Finding{
 		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: lineerr.PositionOf(f.file, f.text, h.at),
 		Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix,

@@ -18,12 +18,12 @@ func glooInterface(s *subject) []hit {
 		switch {
 		case strings.ContainsAny(text, "^="):
 			hits = append(hits, hit{
-				at:   a.Value.Origin(),
-				says: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands",
+				at:      a.Value.Origin(),
+				message: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands",
 			})
 		case strings.Contains(text, ","):
 			says := a.Name + "=" + showWord(a.Value) + " is a list; only NCCL accepts lists"
-			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: says})
+			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, message: says})
 		}
 	}
 	return hits
@@ -43,7 +43,7 @@ func loopbackInterface(s *subject, a set) []hit {
 	names := strings.Split(strings.TrimPrefix(text, "="), ",")
 	leadsOut := slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })
 	if known && (names[0] == "lo" || !leadsOut) && s.spansSeveral(a.command) {
-		return []hit{{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " in a job of several nodes"}}
+		return []hit{{at: a.Value.Origin(), message: a.Name + "=" + showWord(a.Value) + " in a job of several nodes"}}
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func portTest(s *subject) []hit {
 	for _, c := range s.commandsNamed("telnet") {
 		if len(c.Words) > 2 {
 			hits = append(hits, hit{
-				at: c.At, says: "a port is tested with telnet",
+				at: c.At, message: "a port is tested with telnet",
 				why: "it answers only while a program listens there, and none does before the job; " +
 					"NCCL needs random ports between all pairs of nodes",
 			})
@@ -87,7 +87,7 @@ func portTest(s *subject) []hit {
 		// A loop may wait until a host is up.
 		if launches && !c.Loop && len(c.Words) > 1 {
 			hits = append(hits, hit{
-				at: c.At, says: "a network is tested with ping",
+				at: c.At, message: "a network is tested with ping",
 				why: "it says nothing about ports, and NCCL needs random ones between all pairs of nodes",
 			})
 		}

@@ -32,7 +32,7 @@ func rankOnBatchLine(s *subject) []hit {
 		for _, c := range a.Value.Chars {
 			if c.Ref != nil && ofTask(c.Ref.Name) && s.stepsBehind(a) {
 				says := a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"
-				hits = append(hits, hit{at: c.At, says: says})
+				hits = append(hits, hit{at: c.At, message: says})
 			}
 		}
 	}
@@ -52,7 +52,7 @@ func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, word
 		for _, c := range w.Chars {
 			if c.Ref != nil && ofTask(c.Ref.Name) && c.Ref.Depth < depth && !s.ignoresRank(c.At) {
 				says := "$" + c.Ref.Name + " is expanded by the batch script, not by the tasks of srun"
-				hits = append(hits, hit{at: c.At, says: says})
+				hits = append(hits, hit{at: c.At, message: says})
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func tasksPerNode(s *subject) []hit {
 			if n, at := mpiProcesses(mpi, l.Command); s.job.nodes > 0 && n > s.job.nodes {
 				says := fmt.Sprintf("%s starts %s %s, and the job has %s",
 					mpi.Name(), l.kind, timesOf(n), countOf(s.job.nodes, "node"))
-				hits = append(hits, hit{at: at, says: says})
+				hits = append(hits, hit{at: at, message: says})
 			}
 			continue
 		}
@@ -117,14 +117,14 @@ func tasksPerNode(s *subject) []hit {
 			st := s.stepOfStarter(srun)
 			if st.perNode > 1 {
 				says := fmt.Sprintf("%d tasks per node each start %s", st.perNode, l.kind)
-				hits = append(hits, hit{at: tasksAt(s, srun), says: says})
+				hits = append(hits, hit{at: tasksAt(s, srun), message: says})
 			}
 		case l.Depth > 0 || !s.isBatch() || l.kind != "torchrun":
 		case s.job.perNode > 1 && !l.perTask() && l.isMultiNode(s.job):
 			hits = append(hits, hit{
 				at: tasksAt(s, nil), severity: Warning,
-				says: fmt.Sprintf("%d tasks per node are requested, but torchrun is only one", s.job.perNode),
-				why:  "the CPUs are divided among tasks that do not exist, and once srun starts torchrun, each task starts its own",
+				message: fmt.Sprintf("%d tasks per node are requested, but torchrun is only one", s.job.perNode),
+				why:     "the CPUs are divided among tasks that do not exist, and once srun starts torchrun, each task starts its own",
 			})
 		}
 	}
@@ -201,7 +201,7 @@ func pythonRunsOnce(s *subject) []hit {
 		case s.job.nodes > 1:
 			size = fmt.Sprintf("%d nodes", s.job.nodes)
 		}
-		hits = append(hits, hit{at: c.At, says: "the job has " + size + ", and python is started by the batch script itself"})
+		hits = append(hits, hit{at: c.At, message: "the job has " + size + ", and python is started by the batch script itself"})
 	}
 	return hits
 }
@@ -226,7 +226,7 @@ func torchrunRunsOnce(s *subject, l *launch) []hit {
 		return nil
 	}
 	says := fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)
-	return []hit{{at: l.At, says: says}}
+	return []hit{{at: l.At, message: says}}
 }
 
 func nnodesMismatch(s *subject, l *launch) []hit {
@@ -253,7 +253,7 @@ func nnodesMismatch(s *subject, l *launch) []hit {
 		at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s",
 			countOf(high, "node"), timesOf(want))
 	}
-	return []hit{{at: at, says: says}}
+	return []hit{{at: at, message: says}}
 }
 
 func timesOf(n int) string {
@@ -293,8 +293,8 @@ func workersInOtherJobs(s *subject) []hit {
 			continue
 		}
 		hits = append(hits, hit{
-			at:   f.value.Origin(),
-			says: fmt.Sprintf("the job has one node, and torchrun waits for %d", low),
+			at:      f.value.Origin(),
+			message: fmt.Sprintf("the job has one node, and torchrun waits for %d", low),
 		})
 	}
 	return hits
@@ -306,7 +306,7 @@ func processesExceedGPUs(s *subject, l *launch) []hit {
 	if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
 		return nil
 	}
-	return []hit{{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s", n, countOf(st.gpus, "GPU"))}}
+	return []hit{{at: f.value.Origin(), message: fmt.Sprintf("%d processes per node, and %s", n, countOf(st.gpus, "GPU"))}}
 }
 
 func processesExceedVisible(s *subject, l *launch) []hit {
@@ -318,7 +318,7 @@ func processesExceedVisible(s *subject, l *launch) []hit {
 	name, devices := l.visibleDevices()
 	if devices > 0 && n > devices {
 		says := fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))
-		return []hit{{at: f.value.Origin(), says: says}}
+		return []hit{{at: f.value.Origin(), message: says}}
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func fixedPort(s *subject) []hit {
 	add := func(port script.Word) {
 		text, known := port.Literal()
 		if n, err := strconv.Atoi(text); known && err == nil && n > 0 && n <= 65535 {
-			hits = append(hits, hit{at: port.Origin(), says: "the master port is always " + text})
+			hits = append(hits, hit{at: port.Origin(), message: "the master port is always " + text})
 		}
 	}
 	for _, l := range s.launches {
@@ -69,7 +69,7 @@ func masterAddrLocalhost(s *subject) []hit {
 			continue
 		}
 		if f, ok := l.findFlag("standalone"); ok {
-			hits = append(hits, hit{at: f.at, says: "--standalone is for one node, and there are several"})
+			hits = append(hits, hit{at: f.at, message: "--standalone is for one node, and there are several"})
 		}
 		f, ranked := l.nodeRank()
 		if n, known := f.value.Int(); ranked && known && n == 0 && l.Starter("srun") == nil {
@@ -77,7 +77,7 @@ func masterAddrLocalhost(s *subject) []hit {
 		}
 		host, ok := l.host()
 		if text, known := host.Literal(); ok && known && isOwnAddress(text) {
-			hits = append(hits, hit{at: host.Origin(), says: "several nodes meet at " + text})
+			hits = append(hits, hit{at: host.Origin(), message: "several nodes meet at " + text})
 		}
 	}
 	for _, a := range s.Assignments {
@@ -87,8 +87,8 @@ func masterAddrLocalhost(s *subject) []hit {
 		}
 		if s.job.nodes > 1 && s.stepsBehind(a) {
 			hits = append(hits, hit{
-				at:   a.Value.Origin(),
-				says: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes),
+				at:      a.Value.Origin(),
+				message: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes),
 			})
 		}
 	}
@@ -134,7 +134,7 @@ func masterAddrFixed(s *subject) []hit {
 	add := func(host script.Word) {
 		text, known := host.Literal()
 		if known && text != "" && !isOwnAddress(text) && err == nil && !slices.Contains(asked, text) {
-			hits = append(hits, hit{at: host.Origin(), says: "the master is always " + text})
+			hits = append(hits, hit{at: host.Origin(), message: "the master is always " + text})
 		}
 	}
 	for _, l := range s.launches {
@@ -192,7 +192,7 @@ func noRendezvous(s *subject, l *launch) []hit {
 			says += " (" + b + " does not look at --master-addr)"
 		}
 	}
-	return []hit{{at: l.At, says: says}}
+	return []hit{{at: l.At, message: says}}
 }
 
 func rdzvIDConstant(s *subject, l *launch) []hit {
@@ -201,7 +201,7 @@ func rdzvIDConstant(s *subject, l *launch) []hit {
 		return nil
 	}
 	if text, known := f.value.Literal(); known && text != "" {
-		return []hit{{at: f.value.Origin(), says: "the rendezvous id is always " + lineerr.Clip(text)}}
+		return []hit{{at: f.value.Origin(), message: "the rendezvous id is always " + lineerr.Clip(text)}}
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
 	if n, known := restarts.value.Int(); given && (!known || n > 0) {
 		return nil
 	}
-	return []hit{{at: f.value.Origin(), says: "--nnodes " + lineerr.Clip(f.value.Text()) + " without --max-restarts"}}
+	return []hit{{at: f.value.Origin(), message: "--nnodes " + lineerr.Clip(f.value.Text()) + " without --max-restarts"}}
 }
 
 // masterAddrNotFirst finds variables of Slurm that are not the address of the first node.
@@ -237,11 +237,11 @@ func masterAddrNotFirst(s *subject) []hit {
 		switch r := host.Only(); {
 		case r == nil || r.Edited:
 		case r.Name == "SLURM_SUBMIT_HOST":
-			hits = append(hits, hit{at: host.Origin(), says: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"})
+			hits = append(hits, hit{at: host.Origin(), message: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"})
 		case slices.Contains([]string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"}, r.Name):
 			hits = append(hits, hit{
-				at:   host.Origin(),
-				says: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]",
+				at:      host.Origin(),
+				message: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]",
 			})
 		}
 	}

@@ -24,7 +24,7 @@ func sbatchLineIgnored(s *subject) []hit {
 	if len(late) > 1 {
 		says = fmt.Sprintf("%d #SBATCH lines come", len(late))
 	}
-	return []hit{{at: late[0].At, says: says + " after the first command"}}
+	return []hit{{at: late[0].At, message: says + " after the first command"}}
 }
 
 func variableInSbatchLine(s *subject) []hit {
@@ -33,7 +33,7 @@ func variableInSbatchLine(s *subject) []hit {
 		for _, w := range d.Words {
 			for i, c := range w.Chars {
 				if c.Ref == nil && c.Byte == '$' && i+1 < len(w.Chars) && namesVariable(w.Chars[i+1]) {
-					hits = append(hits, hit{at: c.At, says: showWord(w) + " holds a variable of the shell"})
+					hits = append(hits, hit{at: c.At, message: showWord(w) + " holds a variable of the shell"})
 					break
 				}
 			}
@@ -55,7 +55,7 @@ func outputPatternInShell(s *subject) []hit {
 		// Formats of date (+%Y%j, %s%N) and other commands hold blanks or +.
 		text := w.Text()
 		if pattern.MatchString(text) && !strings.ContainsAny(text, "+ ") {
-			hits = append(hits, hit{at: w.At, says: showWord(w) + " has a pattern that only Slurm expands"})
+			hits = append(hits, hit{at: w.At, message: showWord(w) + " has a pattern that only Slurm expands"})
 		}
 	}
 	files := strings.Fields("tail cat less more head tee touch mkdir cp mv rm ln ls grep wc chmod rsync scp")
@@ -82,7 +82,7 @@ func exportDropsEnvironment(s *subject) []hit {
 		}
 		names := strings.Split(text, ",")
 		if !slices.Contains(names, "ALL") && !slices.Contains(names, "NONE") && !slices.Contains(names, "NIL") {
-			hits = append(hits, hit{at: o.At, says: "--export=" + text + " names variables without ALL"})
+			hits = append(hits, hit{at: o.At, message: "--export=" + text + " names variables without ALL"})
 		}
 	}
 	look(s.Batch)

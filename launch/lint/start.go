@@ -33,7 +33,7 @@ func launcherRunsOnce(s *subject, l *launch) []hit {
 	}
 	h := hit{
 		at: l.At,
-		says: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself",
+		message: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself",
 			s.job.nodes, l.kind),
 	}
 	if _, ok := l.findFlag("config-file"); ok {
@@ -66,8 +66,8 @@ func srunDeepSpeed(s *subject, l *launch) []hit {
 		return nil
 	}
 	return []hit{{
-		at:   l.At,
-		says: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes)),
+		at:      l.At,
+		message: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes)),
 	}}
 }
 
@@ -81,7 +81,7 @@ func nodeRankConstant(s *subject) []hit {
 			continue
 		}
 		if sameInAll(a.Value, l.Depth) {
-			hits = append(hits, hit{at: a.Value.Origin(), says: "every node gets the node rank " + showWord(a.Value)})
+			hits = append(hits, hit{at: a.Value.Origin(), message: "every node gets the node rank " + showWord(a.Value)})
 		}
 	}
 	// Does the environment of the script tell it the node's rank?
@@ -101,20 +101,20 @@ func nodeRankConstant(s *subject) []hit {
 			severalTimes := s.onSeveral(l.Command) && s.stepOfLaunch(l).nodes != 1 || l.overHosts()
 			if severalTimes && !l.open && (shared || l.isMultiNode(s.stepOfLaunch(l))) && sameInAll(config.value, l.Depth) {
 				hits = append(hits, hit{
-					at:   l.At,
-					says: "accelerate without --machine_rank takes the rank of its configuration on every node",
+					at:      l.At,
+					message: "accelerate without --machine_rank takes the rank of its configuration on every node",
 				})
 			}
 		case !given:
 			several := s.onSeveral(l.Command) && l.isMultiNode(s.stepOfLaunch(l))
 			if _, host := l.host(); l.kind == "torchrun" && host && !l.open && !usesPET(s) && several {
-				hits = append(hits, hit{at: l.At, says: "torchrun without --node-rank takes 0 on every node"})
+				hits = append(hits, hit{at: l.At, message: "torchrun without --node-rank takes 0 on every node"})
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
-			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value)})
+			hits = append(hits, hit{at: f.value.Origin(), message: "every node gets the node rank " + showWord(f.value)})
 		case number && l.Starter("srun") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
 			says := "every node gets the node rank " + showWord(f.value) + ", and NODE_RANK is not used"
-			hits = append(hits, hit{at: f.value.Origin(), says: says})
+			hits = append(hits, hit{at: f.value.Origin(), message: says})
 		}
 	}
 	return hits

@@ -18,7 +18,7 @@ func worldSizeAsNodes(s *subject) []hit {
 		}
 		for _, c := range f.value.Chars {
 			if c.Ref != nil && c.Ref.Name == "WORLD_SIZE" {
-				hits = append(hits, hit{at: c.At, says: "the number of nodes is $WORLD_SIZE"})
+				hits = append(hits, hit{at: c.At, message: "the number of nodes is $WORLD_SIZE"})
 			}
 		}
 	}
@@ -39,16 +39,16 @@ func worldSizeOfNodes(s *subject) []hit {
 		nodes := r != nil && slices.Contains([]string{"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES"}, r.Name)
 		launched := slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "torchrun" && !l.perTask() })
 		if nodes && (tasks || launched) {
-			hits = append(hits, hit{at: a.Value.Origin(), says: "WORLD_SIZE is set to the number of nodes, " + r.String()})
+			hits = append(hits, hit{at: a.Value.Origin(), message: "WORLD_SIZE is set to the number of nodes, " + r.String()})
 		}
 		if n, number := a.Value.Int(); number {
 			if n == s.job.nodes && n > 1 && tasks {
-				hits = append(hits, hit{at: a.Value.Origin(), says: fmt.Sprintf("WORLD_SIZE is set to the number of nodes, %d", n)})
+				hits = append(hits, hit{at: a.Value.Origin(), message: fmt.Sprintf("WORLD_SIZE is set to the number of nodes, %d", n)})
 			}
 			for _, l := range s.launches {
 				f, ok := l.nnodes()
 				if ok && len(f.value.Chars) > 0 && f.value.Origin() == a.Value.Origin() {
-					hits = append(hits, hit{at: a.At, says: "WORLD_SIZE is set, and given to " + l.kind + " as the number of nodes"})
+					hits = append(hits, hit{at: a.At, message: "WORLD_SIZE is set, and given to " + l.kind + " as the number of nodes"})
 				}
 			}
 		}
@@ -101,7 +101,7 @@ func ncclDebugAlways(_ *subject, a set) []hit {
 	}
 	text, known := a.Value.Literal()
 	if level := strings.ToUpper(text); known && (level == "INFO" || level == "TRACE") {
-		return []hit{{at: a.At, says: "NCCL_DEBUG=" + text + " is on for every run"}}
+		return []hit{{at: a.At, message: "NCCL_DEBUG=" + text + " is on for every run"}}
 	}
 	return nil
 }

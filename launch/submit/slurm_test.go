@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 // seen is what the user of a watched job saw.
 type seen struct {
-	Ended []Ended
+	Ended []Result
 	Err   string
 	Log   string
 	Said  string
@@ -49,7 +49,7 @@ func onLoginNode(what string) {
 	_ = json.NewEncoder(os.Stdout).Encode(out)
 }
 
-func submitted(s Slurm, what string) ([]Ended, error) {
+func submitted(s Slurm, what string) ([]Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	script, err := os.ReadFile("job.sbatch")
@@ -64,7 +64,7 @@ func submitted(s Slurm, what string) ([]Ended, error) {
 		return nil, err
 	}
 	e, err := s.Watch(ctx, id)
-	return []Ended{e}, err
+	return []Result{e}, err
 }
 
 // login is the login node of a cluster, with this program on it.

@@ -11,18 +11,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Patience is the time limit without an answer of Slurm.
-const Patience = 5 * time.Minute
+// SlurmTimeout is the time limit without an answer of Slurm.
+const SlurmTimeout = 5 * time.Minute
 
-// Ended is the end of a job.
-type Ended struct {
+// Result is the end of a job.
+type Result struct {
 	State
 	Blame Blame // empty if no message names a node
 	Wall  time.Duration
 }
 
 // String sums up the job: state, nodes, reason and exit code.
-func (e Ended) String() string {
+func (e Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s %s after %s", e.ID, e.Name, ui.Duration(e.Wall))
 	switch where := cmp.Or(e.Blame.Nodes, e.Nodes); {
@@ -40,44 +40,44 @@ func (e Ended) String() string {
 }
 
 // Passed reports whether the job completed.
-func (e Ended) Passed() bool { return e.Name == "COMPLETED" }
+func (e Result) Passed() bool { return e.Name == "COMPLETED" }
 
 // Watch waits for the end of a job and copies its output. If ctx ends first, the job
 // goes on.
-func (s Slurm) Watch(ctx context.Context, id string) (Ended, error) {
+func (s Slurm) Watch(ctx context.Context, id string) (Result, error) {
 	w := watch{Slurm: s, id: id, begin: time.Now(), heard: time.Now(), out: output{to: s.Log}}
 	w.Poll = cmp.Or(s.Poll, 2*time.Second)
 	defer func() { _ = w.out.close() }()
 	for {
 		ended, err := w.checkOnce(ctx)
 		if err != nil {
-			return Ended{}, err
+			return Result{}, err
 		}
 		if ended {
 			// Read the rest of the output, which may come late on a shared folder.
 			for range 3 {
 				if err := w.out.copyNew(); err != nil {
-					return Ended{}, err
+					return Result{}, err
 				}
 				if err := sleepFor(ctx, w.Poll/4); err != nil {
-					return Ended{}, w.left(err)
+					return Result{}, w.left(err)
 				}
 			}
 			if err := w.out.close(); err != nil {
-				return Ended{}, err
+				return Result{}, err
 			}
 			if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
 				w.Report.Warn("job %s: its output in %s is not visible on this machine", w.id, w.last.Output)
 			}
 			w.out = output{blame: w.out.blame}
-			e := Ended{State: w.last, Wall: time.Since(w.begin)}
+			e := Result{State: w.last, Wall: time.Since(w.begin)}
 			if w.out.blame != nil && !e.Passed() {
 				e.Blame = *w.out.blame
 			}
 			return e, nil
 		}
 		if err := sleepFor(ctx, w.Poll); err != nil {
-			return Ended{}, w.left(err)
+			return Result{}, w.left(err)
 		}
 	}
 }
@@ -103,8 +103,8 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 		err = fmt.Errorf("Slurm no longer knows job %s: it forgets a job some time after its end (MinJobAge)", w.id)
 		return false, fault.WithHint(err,
 			"if the cluster has accounting, 'sacct -j %s' shows how it ended%s", w.id, w.outputHint("; "))
-	case err != nil && time.Since(w.heard) > Patience:
-		err = fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(Patience), err) //nolint:staticcheck // a name
+	case err != nil && time.Since(w.heard) > SlurmTimeout:
+		err = fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(SlurmTimeout), err) //nolint:staticcheck // a name
 		return false, w.left(err)
 	case err != nil:
 		w.Report.Warn("job %s: Slurm does not answer, asking again: %v", w.id, err)

@@ -112,7 +112,7 @@ func TestFullDockerPulled(t *testing.T) {
 	if resolved, err := b.ResolveBase(t.Context(), base); err != nil || resolved.Digest != digest {
 		t.Errorf("%+v, %v; want digest %s", resolved, err, digest)
 	}
-	if host, err := b.Look(t.Context(), base); err != nil || host.Suite != "bookworm" {
+	if host, err := b.Inspect(t.Context(), base); err != nil || host.Suite != "bookworm" {
 		t.Errorf("%+v, %v", host, err)
 	}
 	if err := done(); err != nil {

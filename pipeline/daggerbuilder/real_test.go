@@ -168,7 +168,7 @@ func TestRealOCIBase(t *testing.T) {
 func TestRealLook(t *testing.T) {
 	b, tar := connect(t)
 	base := pipeline.Base{Ref: dockerfiles.DefaultImage, File: tar}
-	g, err := b.Look(t.Context(), base)
+	g, err := b.Inspect(t.Context(), base)
 	if err != nil || g.Suite != "bookworm" || g.Glibc != "2.36" || g.Machine != "x86_64" || g.Host || g.CUDA != "" {
 		t.Errorf("%+v, %v", g, err)
 	}

@@ -56,7 +56,7 @@ func tiny(t *testing.T, name, tar, made, ran string) *pipeline.Plan {
 	}
 	for i, s := range p.Steps {
 		switch {
-		case s.Image == pipeline.Here:
+		case s.Image == pipeline.Local:
 			continue
 		case s.Name == pipeline.SourceStep:
 			s.Script, s.Scripts = "source.sh", []string{"site.sh"}

@@ -49,7 +49,7 @@ type Builder struct {
 // New examines this machine. If it lacks something that every build needs, the error
 // names all of it.
 func New(ctx context.Context, opt Options) (*Builder, error) {
-	host, err := Look(ctx, opt.Environ)
+	host, err := Inspect(ctx, opt.Environ)
 	if err != nil {
 		return nil, err
 	}

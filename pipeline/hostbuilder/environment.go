@@ -269,7 +269,7 @@ func (r *run) pruneEnvironments() {
 			dirs = append(dirs, dir)
 		}
 	}
-	for _, dir := range pipeline.LongUnused(dirs, keepEnvironments-1) {
+	for _, dir := range pipeline.LeastRecentlyUsed(dirs, keepEnvironments-1) {
 		r.removeUnused(dir)
 	}
 	var size int64

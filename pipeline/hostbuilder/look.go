@@ -19,8 +19,8 @@ import (
 // lookTime bounds the inspection. Even a slow shared file system needs less.
 const lookTime = 2 * time.Minute
 
-// Look returns the tools of this machine that a build can use.
-func Look(ctx context.Context, environ []string) (pipeline.BuildHost, error) {
+// Inspect returns the tools of this machine that a build can use.
+func Inspect(ctx context.Context, environ []string) (pipeline.BuildHost, error) {
 	if runtime.GOOS != "linux" {
 		return pipeline.BuildHost{}, missing(part{
 			"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")",

@@ -17,7 +17,7 @@ import (
 
 // This machine builds dsbuild's own tests: there is something to be found.
 func TestLookHere(t *testing.T) {
-	g, err := Look(t.Context(), os.Environ())
+	g, err := Inspect(t.Context(), os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestLookHere(t *testing.T) {
 			t.Errorf("%+v: %v", i, err)
 		}
 	}
-	again, err := Look(t.Context(), append(os.Environ(), "PYTHONPATH=/tmp", "PYTHONHOME=/nowhere"))
+	again, err := Inspect(t.Context(), append(os.Environ(), "PYTHONPATH=/tmp", "PYTHONHOME=/nowhere"))
 	if err != nil || again.Digest != g.Digest {
 		t.Errorf("looked at again it is another: %v", err)
 	}

@@ -121,7 +121,7 @@ func (p *Planner) Tables() *compat.Tables { return p.tables }
 func (p *Planner) Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error) {
 	report := p.options.Report
 	if name != "" {
-		report = ui.Prefixed(report, name)
+		report = ui.WithPrefix(report, name)
 	}
 	plan, err := p.plan(ctx, r, report, p.options.DryRun)
 	if err != nil {
@@ -309,7 +309,7 @@ func (p *Planner) buildHost(
 	if !known {
 		builder, err := p.backend.connect(ctx)
 		if err == nil {
-			env, err = builder.Look(ctx, base)
+			env, err = builder.Inspect(ctx, base)
 		}
 		if err != nil {
 			return base, nil, err

@@ -28,7 +28,7 @@ def normal(name):
 
 
 def from_torch(name):
-    """As wheel.FromTorch: torch, and what comes with it."""
+    """As wheel.IsTorchPackage: torch, and what comes with it."""
     name = normal(name)
     of = ("torch", "triton", "pytorch-triton", "cuda-toolkit", "cuda-bindings", "cuda-pathfinder")
     return name in of or name.startswith("nvidia-") and name != "nvidia-ml-py"

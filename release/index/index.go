@@ -117,7 +117,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		return nil, notWritable(dir, err)
 	}
 	lockFile := filepath.Join(dir, lockName)
-	if err := wheel.RefuseLink(lockFile); err != nil {
+	if err := wheel.RequireRegular(lockFile); err != nil {
 		return nil, err
 	}
 	lock := flock.New(lockFile)
@@ -197,7 +197,7 @@ func open(
 	ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string,
 ) (Entry, Toolchain, error) {
 	w := Entry{file: file, beside: map[string]string{}}
-	if err := wheel.RefuseLink(file); err != nil {
+	if err := wheel.RequireRegular(file); err != nil {
 		return w, Toolchain{}, err
 	}
 	suffixes, err := folders.Beside(file)

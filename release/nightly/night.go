@@ -227,7 +227,7 @@ func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status)
 		path := n.state.buildPath(u.name, b)
 		signatures, err := wheel.SignatureFiles(path)
 		if err == nil && len(signatures) == 0 {
-			err = pipeline.SignPlaced(ctx, path, n.Sign)
+			err = pipeline.SignExported(ctx, path, n.Sign)
 		}
 		if err != nil {
 			u.report.fail(err)
@@ -369,12 +369,12 @@ func (n *night) gatherNewest(ctx context.Context) error {
 			continue
 		}
 		file := n.state.buildPath(u.name, builds[0])
-		w, ok, err := pipeline.Placed(filepath.Dir(file), builds[0].Plan)
+		w, ok, err := pipeline.FindExported(filepath.Dir(file), builds[0].Plan)
 		if err == nil && !ok {
 			err = fmt.Errorf("%s has changed", file)
 		}
 		if err == nil {
-			_, err = pipeline.Place(ctx, w, dir)
+			_, err = pipeline.Export(ctx, w, dir)
 		}
 		if err != nil {
 			return err

@@ -95,7 +95,7 @@ func entry(name, arch string) nightly.Entry {
 	return nightly.Entry{Name: name, Request: wheel.Request{Archs: archs}}
 }
 
-var errAudit = wheel.NotAsked("a wheel", []string{"an op is missing"})
+var errAudit = wheel.MismatchError("a wheel", []string{"an op is missing"})
 
 func (y *yard) build(ctx context.Context, dir string, plans []*pipeline.Plan, done func(pipeline.Result)) {
 	for _, p := range plans {
@@ -131,7 +131,7 @@ func (y *yard) make(dir string, p *pipeline.Plan) wheel.Artifact {
 	file, m, statement := wheeltest.Built(y.t, y.t.TempDir(), wheelOf(p))
 	at := y.now
 	m.BuiltAt = &at
-	a, err := pipeline.Place(y.t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, dir)
+	a, err := pipeline.Export(y.t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, dir)
 	if err != nil {
 		y.t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func (s *state) addBuild(ctx context.Context, name, request, night string, a whe
 		return b, err
 	}
 	stored := pipeline.StoredWheel{File: a.Path, Manifest: m, Provenance: statement}
-	if _, err := pipeline.Place(ctx, stored, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
+	if _, err := pipeline.Export(ctx, stored, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
 		return b, err
 	}
 	others := slices.DeleteFunc(slices.Clone(s.Builds[name]), func(o Build) bool { return o.Plan == b.Plan })

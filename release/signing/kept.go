@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Kept is the DeepSpeed that a rollback would bring back, as its node describes it.
-type Kept struct {
+// Previous is the DeepSpeed that a rollback would bring back, as its node describes it.
+type Previous struct {
 	SHA256 string  `json:"sha256"` // of the wheel that it came from, by the node's note
 	Signed *Signed `json:"-"`      // what the node has kept of that wheel; nil: nothing
 	// Places are the folders of the schemes of a wheel: "" for site-packages, "scripts", "data".
@@ -29,9 +29,9 @@ const (
 	changedHint  = "something has changed the files that the node kept; deploy the version that you want"
 )
 
-// CheckKept judges a version that a node has kept: its wheel as Check does, and each of its files by the
+// CheckPrevious judges a version that a node has kept: its wheel as Check does, and each of its files by the
 // signed RECORD. A nil policy accepts every version.
-func (p *Policy) CheckKept(k Kept, now time.Time) error {
+func (p *Policy) CheckPrevious(k Previous, now time.Time) error {
 	switch {
 	case p == nil || len(k.Files) == 0: // without files the rollback only removes a version
 		return nil
@@ -70,7 +70,7 @@ func (p *Policy) CheckKept(k Kept, now time.Time) error {
 }
 
 // couldRun reports whether a Python could run a file, or a user could as a command.
-func (k Kept) couldRun(file string) bool {
+func (k Previous) couldRun(file string) bool {
 	folder, name := path.Split(file)
 	return slices.Contains([]string{".py", ".pyc", ".so", ".pth"}, path.Ext(name)) ||
 		name == "entry_points.txt" || path.Clean(folder) == k.Places["scripts"]

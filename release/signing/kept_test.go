@@ -17,7 +17,7 @@ import (
 )
 
 // kept describes a signed wheel as a node does that has kept all its files.
-func kept(t *testing.T, k signingtest.Keys) signing.Kept {
+func kept(t *testing.T, k signingtest.Keys) signing.Previous {
 	t.Helper()
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{})
 	for path, text := range map[string]string{
@@ -31,7 +31,7 @@ func kept(t *testing.T, k signingtest.Keys) signing.Kept {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := signing.Kept{SHA256: m.SHA256, Signed: &signed, Places: map[string]string{"": "/env/site", "scripts": "/env/bin", "data": "/env"}, Files: map[string][]string{}}
+	out := signing.Previous{SHA256: m.SHA256, Signed: &signed, Places: map[string]string{"": "/env/site", "scripts": "/env/bin", "data": "/env"}, Files: map[string][]string{}}
 	entries, err := wheel.ParseRecord(strings.NewReader(signed.Record))
 	if err != nil {
 		t.Fatal(err)
@@ -58,29 +58,29 @@ func TestKeptVersions(t *testing.T) {
 	other := sha256.Sum256([]byte("evil = True\n"))
 	for name, c := range map[string]struct {
 		policy string
-		change func(*signing.Kept)
+		change func(*signing.Previous)
 		want   string
 	}{
-		"as it was signed":               {trusted, func(*signing.Kept) {}, ""},
-		"a command as an installer made": {trusted, func(k *signing.Kept) { k.Files[module] = []string{"changed", k.Files[module][0]} }, ""},
-		"nothing comes back":             {trusted, func(k *signing.Kept) { k.Files, k.Signed = nil, nil }, ""},
-		"data more":                      {trusted, func(k *signing.Kept) { k.Files["/env/site/deepspeed/notes.txt"] = []string{"x"} }, ""},
-		"the installer's notes":          {trusted, func(k *signing.Kept) { k.Files["/env/site/deepspeed-0.19.8.dist-info/INSTALLER"] = []string{"x"} }, ""},
-		"not signed":                     {trusted, func(k *signing.Kept) { k.Signed = nil }, "was not signed"},
-		"of another wheel":               {trusted, func(k *signing.Kept) { k.SHA256 = strings.Repeat("0", 64) }, "about a file with sha256"},
-		"a revoked key":                  {"signers: [{name: b, key: $b}]\nrevoked: ['@a']", func(*signing.Kept) {}, "is revoked"},
-		"too old":                        {trusted + "\nminimum: 0.20", func(*signing.Kept) {}, "older than 0.20"},
-		"another list of files":          {trusted, func(k *signing.Kept) { k.Signed.Record += "x.py,,\n" }, "list of its files"},
-		"an edited module":               {trusted, func(k *signing.Kept) { k.Files[module] = []string{wheel.RecordDigest(other[:])} }, "version.py is not as it was signed"},
-		"a link":                         {trusted, func(k *signing.Kept) { k.Files[module] = []string{} }, "version.py is not as it was signed"},
-		"a module is gone":               {trusted, func(k *signing.Kept) { delete(k.Files, module) }, "version.py is not as it was signed"},
-		"a module more":                  {trusted, func(k *signing.Kept) { k.Files["/env/site/deepspeed/more.py"] = []string{"x"} }, "in no signed wheel"},
-		"byte code as a module":          {trusted, func(k *signing.Kept) { k.Files["/env/site/deepspeed/more.pyc"] = []string{"x"} }, "in no signed wheel"},
-		"a library more":                 {trusted, func(k *signing.Kept) { k.Files["/env/site/deepspeed/version.abi3.so"] = []string{"x"} }, "in no signed wheel"},
-		"a start file":                   {trusted, func(k *signing.Kept) { k.Files["/env/site/x.pth"] = []string{"x"} }, "in no signed wheel"},
-		"a command more":                 {trusted, func(k *signing.Kept) { k.Files["/env/bin/torchrun"] = []string{"x"} }, "in no signed wheel"},
-		"a linked folder":                {trusted, func(k *signing.Kept) { k.Files["/env/site/deepspeed/version"] = []string{} }, "in no signed wheel"},
-		"entry points": {trusted, func(k *signing.Kept) {
+		"as it was signed":               {trusted, func(*signing.Previous) {}, ""},
+		"a command as an installer made": {trusted, func(k *signing.Previous) { k.Files[module] = []string{"changed", k.Files[module][0]} }, ""},
+		"nothing comes back":             {trusted, func(k *signing.Previous) { k.Files, k.Signed = nil, nil }, ""},
+		"data more":                      {trusted, func(k *signing.Previous) { k.Files["/env/site/deepspeed/notes.txt"] = []string{"x"} }, ""},
+		"the installer's notes":          {trusted, func(k *signing.Previous) { k.Files["/env/site/deepspeed-0.19.8.dist-info/INSTALLER"] = []string{"x"} }, ""},
+		"not signed":                     {trusted, func(k *signing.Previous) { k.Signed = nil }, "was not signed"},
+		"of another wheel":               {trusted, func(k *signing.Previous) { k.SHA256 = strings.Repeat("0", 64) }, "about a file with sha256"},
+		"a revoked key":                  {"signers: [{name: b, key: $b}]\nrevoked: ['@a']", func(*signing.Previous) {}, "is revoked"},
+		"too old":                        {trusted + "\nminimum: 0.20", func(*signing.Previous) {}, "older than 0.20"},
+		"another list of files":          {trusted, func(k *signing.Previous) { k.Signed.Record += "x.py,,\n" }, "list of its files"},
+		"an edited module":               {trusted, func(k *signing.Previous) { k.Files[module] = []string{wheel.RecordDigest(other[:])} }, "version.py is not as it was signed"},
+		"a link":                         {trusted, func(k *signing.Previous) { k.Files[module] = []string{} }, "version.py is not as it was signed"},
+		"a module is gone":               {trusted, func(k *signing.Previous) { delete(k.Files, module) }, "version.py is not as it was signed"},
+		"a module more":                  {trusted, func(k *signing.Previous) { k.Files["/env/site/deepspeed/more.py"] = []string{"x"} }, "in no signed wheel"},
+		"byte code as a module":          {trusted, func(k *signing.Previous) { k.Files["/env/site/deepspeed/more.pyc"] = []string{"x"} }, "in no signed wheel"},
+		"a library more":                 {trusted, func(k *signing.Previous) { k.Files["/env/site/deepspeed/version.abi3.so"] = []string{"x"} }, "in no signed wheel"},
+		"a start file":                   {trusted, func(k *signing.Previous) { k.Files["/env/site/x.pth"] = []string{"x"} }, "in no signed wheel"},
+		"a command more":                 {trusted, func(k *signing.Previous) { k.Files["/env/bin/torchrun"] = []string{"x"} }, "in no signed wheel"},
+		"a linked folder":                {trusted, func(k *signing.Previous) { k.Files["/env/site/deepspeed/version"] = []string{} }, "in no signed wheel"},
+		"entry points": {trusted, func(k *signing.Previous) {
 			k.Files["/env/site/deepspeed-0.19.8.dist-info/entry_points.txt"] = []string{"x"}
 		}, "in no signed wheel"},
 	} {
@@ -88,13 +88,13 @@ func TestKeptVersions(t *testing.T) {
 		signed.Signatures = slices.Clone(signed.Signatures)
 		version.Files, version.Signed = maps.Clone(good.Files), &signed
 		c.change(&version)
-		err := k.Policy(t, c.policy).CheckKept(version, time.Now())
+		err := k.Policy(t, c.policy).CheckPrevious(version, time.Now())
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 	var none *signing.Policy
-	if err := none.CheckKept(signing.Kept{Files: map[string][]string{"/env/site/deepspeed/more.py": {"x"}}}, time.Now()); err != nil {
+	if err := none.CheckPrevious(signing.Previous{Files: map[string][]string{"/env/site/deepspeed/more.py": {"x"}}}, time.Now()); err != nil {
 		t.Errorf("without a policy: %v", err)
 	}
 }

@@ -82,8 +82,8 @@ type Key interface {
 	Sign(message []byte, namespace string) ([]byte, error)
 }
 
-// CheckStatement returns an error for a wheel without a statement beside it.
-func CheckStatement(file string) error {
+// RequireStatement returns an error for a wheel without a statement beside it.
+func RequireStatement(file string) error {
 	s, err := ReadSigned(file)
 	if err == nil && s.Statement == "" {
 		err = fault.New(fault.Usage, "dsbuild wheel writes it: copy it with the wheel, or build the wheel again",
@@ -96,7 +96,7 @@ func CheckStatement(file string) error {
 // statement must be the wheel's. A second signature by the same key replaces the first. The
 // build removed those of an earlier statement.
 func Sign(file string, key Key) (string, error) {
-	if err := CheckStatement(file); err != nil {
+	if err := RequireStatement(file); err != nil {
 		return "", err
 	}
 	s, err := ReadSigned(file)

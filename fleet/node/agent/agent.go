@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// Silence is how long an agent waits for a sign of life before it takes the driver for dead.
-	Silence = 120 * time.Second
+	// HeartbeatTimeout is how long an agent waits for a sign of life before it takes the driver for dead.
+	HeartbeatTimeout = 120 * time.Second
 	// EndGrace is how long an agent may clean up after the driver has asked it to end.
 	EndGrace = 10 * time.Second
 	// pings is the number of signs of life within the silence.
@@ -40,8 +40,8 @@ type Options struct {
 	// Script is the program and where it runs. Its Request is an object; Start
 	// adds silence_s, and provides More.
 	node.Script
-	// Silence is the limit of the life line; 0 means the constant Silence.
-	Silence time.Duration
+	// HeartbeatTimeout is the limit of the life line; 0 means the constant HeartbeatTimeout.
+	HeartbeatTimeout time.Duration
 	// EndGrace is how long End waits; 0 means the constant EndGrace.
 	EndGrace time.Duration
 	// Event, if set, receives each message that is not an answer. Its error ends the program.
@@ -50,8 +50,8 @@ type Options struct {
 	Asked func(order []byte)
 }
 
-// Order is an order to an agent. "do" names the verb; Ask adds the number.
-type Order map[string]any
+// Request is an order to an agent. "do" names the verb; Ask adds the number.
+type Request map[string]any
 
 // Session is the session with a running agent.
 type Session struct {
@@ -91,9 +91,9 @@ type reply struct {
 // Start starts an agent, waits for its first answer and decodes it into into. The agent outlives
 // ctx, so that the driver can still send orders when ctx has ended; End ends it.
 func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Session, error) {
-	silence := cmp.Or(opt.Silence, Silence)
+	silence := cmp.Or(opt.HeartbeatTimeout, HeartbeatTimeout)
 	// Add the limit of the life line to a request.
-	request, err := node.AddFields(opt.Request, map[string]any{"silence_s": silence.Seconds()})
+	request, err := node.MergeFields(opt.Request, map[string]any{"silence_s": silence.Seconds()})
 	if err != nil {
 		return nil, err
 	}
@@ -181,9 +181,9 @@ func (s *Session) expect() (number int, waiting <-chan reply) {
 	return number, one
 }
 
-// Ask sends an order, waits for the answer and decodes it into into, unless into is nil. If ctx
+// Call sends an order, waits for the answer and decodes it into into, unless into is nil. If ctx
 // ends first, the agent may still execute the order. A *Failure says that it could not.
-func (s *Session) Ask(ctx context.Context, order Order, into any) error {
+func (s *Session) Call(ctx context.Context, order Request, into any) error {
 	number, waiting := s.expect()
 	numbered := maps.Clone(order)
 	numbered["number"] = number

@@ -156,14 +156,14 @@ func TestAsk(t *testing.T) {
 	for i := range 20 {
 		all.Go(func() {
 			var sum int
-			if err := s.Ask(t.Context(), agent.Order{"do": "add", "a": i, "b": 100}, &sum); err != nil || sum != i+100 {
+			if err := s.Call(t.Context(), agent.Request{"do": "add", "a": i, "b": 100}, &sum); err != nil || sum != i+100 {
 				t.Errorf("%d: %d, %v", i, sum, err)
 			}
 		})
 	}
 	all.Wait()
 	var failure *agent.Failure
-	err := s.Ask(t.Context(), agent.Order{"do": "fail", "why": "no\nroom"}, nil)
+	err := s.Call(t.Context(), agent.Request{"do": "fail", "why": "no\nroom"}, nil)
 	if !errors.As(err, &failure) || !failure.Busy || failure.Advice != "a-code" || err.Error() != "node reported: no room (port 7)" {
 		t.Errorf("%#v", err)
 	}
@@ -171,7 +171,7 @@ func TestAsk(t *testing.T) {
 	if len(asked) != 22 || asked[20] != `{"do":"fail","number":21,"why":"no\nroom"}` || asked[21] != `{"do":"end"}` {
 		t.Errorf("%q", asked)
 	}
-	if err := s.Ask(t.Context(), agent.Order{"do": "add"}, nil); err == nil {
+	if err := s.Call(t.Context(), agent.Request{"do": "add"}, nil); err == nil {
 		t.Error("an agent that has ended answers")
 	}
 }
@@ -181,12 +181,12 @@ func TestAsk(t *testing.T) {
 func TestSilenceEndsTheProgram(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
-	s := start(t, m, agent.Options{Silence: 4 * time.Second})
+	s := start(t, m, agent.Options{HeartbeatTimeout: 4 * time.Second})
 	time.Sleep(5 * time.Second)
-	if err := s.Ask(t.Context(), agent.Order{"do": "nap", "seconds": 5}, nil); err != nil {
+	if err := s.Call(t.Context(), agent.Request{"do": "nap", "seconds": 5}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ask(t.Context(), agent.Order{"do": "add", "a": 1, "b": 2}, nil); err != nil {
+	if err := s.Call(t.Context(), agent.Request{"do": "add", "a": 1, "b": 2}, nil); err != nil {
 		t.Fatal(err)
 	}
 	close(m.stall)
@@ -216,8 +216,8 @@ func TestUnaskedMessages(t *testing.T) {
 				}
 				return nil
 			}})
-			order := agent.Order{"do": "tell", "messages": []json.RawMessage{json.RawMessage(event), json.RawMessage(message)}}
-			s.Ask(t.Context(), order, nil) //nolint:errcheck // the session says why
+			order := agent.Request{"do": "tell", "messages": []json.RawMessage{json.RawMessage(event), json.RawMessage(message)}}
+			s.Call(t.Context(), order, nil) //nolint:errcheck // the session says why
 			if why := ended(t, s); !strings.HasPrefix(why, "agent on the node exited: "+want) {
 				t.Error(why)
 			}
@@ -229,7 +229,7 @@ func TestUnaskedMessages(t *testing.T) {
 	t.Run("no events", func(t *testing.T) {
 		t.Parallel()
 		s := start(t, newMachine(), agent.Options{})
-		s.Ask(t.Context(), agent.Order{"do": "tell", "messages": []any{map[string]int{"event": 1}}}, nil) //nolint:errcheck // likewise
+		s.Call(t.Context(), agent.Request{"do": "tell", "messages": []any{map[string]int{"event": 1}}}, nil) //nolint:errcheck // likewise
 		if why := ended(t, s); !strings.Contains(why, "unexpected reply from the node") {
 			t.Error(why)
 		}
@@ -237,7 +237,7 @@ func TestUnaskedMessages(t *testing.T) {
 	t.Run("too much", func(t *testing.T) {
 		t.Parallel()
 		s := start(t, newMachine(), agent.Options{})
-		s.Ask(t.Context(), agent.Order{"do": "print", "bytes": 17 << 20}, nil) //nolint:errcheck // likewise
+		s.Call(t.Context(), agent.Request{"do": "print", "bytes": 17 << 20}, nil) //nolint:errcheck // likewise
 		if ended(t, s); !errors.Is(s.Err(), remote.ErrFlood) {
 			t.Error(s.Err())
 		}
@@ -254,7 +254,7 @@ func TestEndedProgram(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			s := start(t, newMachine(), agent.Options{})
-			err := s.Ask(t.Context(), agent.Order{"do": "leave", "status": status}, nil)
+			err := s.Call(t.Context(), agent.Request{"do": "leave", "status": status}, nil)
 			if err == nil || err.Error() != want || s.Err() == nil || s.Err().Error() != want {
 				t.Errorf("%v, %v", err, s.Err())
 			}
@@ -282,7 +282,7 @@ func TestEndWithinTheGrace(t *testing.T) {
 			s := start(t, m, agent.Options{EndGrace: c.grace})
 			limited, cancel := context.WithTimeoutCause(t.Context(), c.limit, errors.New("too slow"))
 			defer cancel()
-			err := s.Ask(limited, agent.Order{"do": verb, "a": 1, "b": 2}, nil)
+			err := s.Call(limited, agent.Request{"do": verb, "a": 1, "b": 2}, nil)
 			if verb == "stay" && (err == nil || err.Error() != "too slow") || verb == "add" && err != nil {
 				t.Error(err)
 			}
@@ -311,11 +311,11 @@ func TestGivenUpOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.End()
-	if err := s.Ask(ctx, agent.Order{"do": "nap", "seconds": 1}, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := s.Call(ctx, agent.Request{"do": "nap", "seconds": 1}, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}
 	var number int
-	if err := s.Ask(t.Context(), agent.Order{"do": "nap", "seconds": 0}, &number); err != nil || number != 2 {
+	if err := s.Call(t.Context(), agent.Request{"do": "nap", "seconds": 0}, &number); err != nil || number != 2 {
 		t.Errorf("%d, %v", number, err)
 	}
 }

@@ -23,7 +23,7 @@ const (
 func Write(w io.Writer, r *report.Report, about report.About) error {
 	columns := columns(r)
 	page := htmlpage.Page{
-		Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.GoodIf(r.Err() == nil),
+		Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.OutcomeOf(r.Err() == nil),
 		About: About(about), Counts: counts(r),
 	}
 	add := func(s htmlpage.Section) {

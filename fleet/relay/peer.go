@@ -15,19 +15,19 @@ import (
 // A parent without new pieces says every second that it is alive.
 const quiet = 10 * time.Second
 
-// station is the program on a node, which takes part in the relay of one file after another.
-type station struct {
-	relay   *Relay
-	node    *fleet.Node
-	session *agent.Session
-	port    int
-	seats   map[int]*seat // by the number of the file; guarded by the relay's mu
+// peer is the program on a node, which takes part in the relay of one file after another.
+type peer struct {
+	relay     *Relay
+	node      *fleet.Node
+	session   *agent.Session
+	port      int
+	downloads map[int]*download // by the number of the file; guarded by the relay's mu
 }
 
-// openStation returns the program on a node, and starts it if it does not run.
-func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (*station, error) {
+// openPeer returns the program on a node, and starts it if it does not run.
+func (r *Relay) openPeer(ctx context.Context, n *fleet.Node, python string) (*peer, error) {
 	r.mu.Lock()
-	st := r.stations[n.Host.Name]
+	st := r.peers[n.Host.Name]
 	r.mu.Unlock()
 	if st != nil && st.session.Err() == nil {
 		return st, nil
@@ -36,7 +36,7 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 	if err != nil {
 		return nil, err
 	}
-	st = &station{relay: r, node: n, seats: map[int]*seat{}}
+	st = &peer{relay: r, node: n, downloads: map[int]*download{}}
 	script := node.Script{
 		Python: python, Program: program, Request: map[string]any{"quiet_s": quiet.Seconds()}, Endless: true,
 	}
@@ -47,7 +47,7 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 	var got struct {
 		Port int `json:"port"`
 	}
-	err = st.session.Ask(ctx, order, &got)
+	err = st.session.Call(ctx, order, &got)
 	if err == nil && (got.Port < 1 || got.Port > 65535) {
 		err = fmt.Errorf("its port %d is none", got.Port)
 	}
@@ -57,13 +57,13 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 	}
 	st.port = got.Port
 	r.mu.Lock()
-	r.stations[n.Host.Name] = st
+	r.peers[n.Host.Name] = st
 	r.mu.Unlock()
 	go func() {
 		<-st.session.Ended()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for _, t := range st.seats {
+		for _, t := range st.downloads {
 			t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
 			t.swarm.plan()
 		}
@@ -72,7 +72,7 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 }
 
 // introduce makes the first order to a node: its certificate and key, and the authority of the run.
-func (r *Relay) introduce(n *fleet.Node) (agent.Order, error) {
+func (r *Relay) introduce(n *fleet.Node) (agent.Request, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.authority == nil {
@@ -83,7 +83,7 @@ func (r *Relay) introduce(n *fleet.Node) (agent.Order, error) {
 		r.authority = a
 	}
 	certificate, key, err := r.authority.issue(n.Host.Name)
-	return agent.Order{
+	return agent.Request{
 		"do": "begin", "limit": r.opt.Limit, "ca": encodePEM("CERTIFICATE", r.authority.certificate.Raw),
 		"certificate": certificate, "key": key,
 	}, err
@@ -101,14 +101,14 @@ type event struct {
 
 // handleEvent takes an event of the node's program. The node may say anything: it cannot have
 // more pieces than there are, or fewer than before.
-func (st *station) handleEvent(m json.RawMessage) error {
+func (st *peer) handleEvent(m json.RawMessage) error {
 	var got event
 	if err := node.Decode(m, &got); err != nil {
 		return err
 	}
 	st.relay.mu.Lock()
 	defer st.relay.mu.Unlock()
-	t := st.seats[got.ID]
+	t := st.downloads[got.ID]
 	if t == nil {
 		return nil
 	}
