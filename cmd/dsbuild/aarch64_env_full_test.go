@@ -74,7 +74,7 @@ func TestFullAarch64Env(t *testing.T) {
 	f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--env", "environment.yaml", "--extra-index-url", x.URL, "--limit", "a1,a2", "--verify", "files")
 	refused, _, _ := f.report(t, 3, nil, "env", "deploy", f.inventory, "--verify", "files")
 	for i, n := range refused.Nodes {
-		if i%2 == 1 && (n.Status != report.Refused || n.Sent > 0 || !strings.HasPrefix(n.Error, "the lock has no files for a node of linux_aarch64")) {
+		if i%2 == 1 && (n.Status != report.Refused || n.Sent > 0 || !strings.HasPrefix(n.Error, "lockfile has no files for linux_aarch64")) {
 			t.Errorf("a lock for x86_64 alone: %+v", n)
 		}
 	}

@@ -97,7 +97,7 @@ func TestLockWithoutAWheelForAMachine(t *testing.T) {
 	err := cmd.Run()
 	for _, want := range []string{
 		"node types: aarch64 with glibc ", " (gpu2), x86_64 with glibc ", " (gpu1)\n",
-		"environment.yaml:4:5: fast: it has no wheel for Python 3.11, aarch64 with glibc ", "; there are " + fast + "\n", "hint: name a wheel of it for each kind of node",
+		"environment.yaml:4:5: fast: no wheel for Python 3.11, aarch64 with glibc ", "; available: " + fast + "\n", "hint: list a wheel of it for each node type",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out)
@@ -107,7 +107,7 @@ func TestLockWithoutAWheelForAMachine(t *testing.T) {
 		t.Errorf("exit code %d, lock: %v; want 2 and no lock", exitStatus(err), there)
 	}
 	s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "--limit", "gpu1")
-	if text := s.run(t, 3, "env", "deploy", "inventory.yaml"); !strings.Contains(text, "gpu2: fit: the lock has no files for a node of linux_aarch64") || s.current(0) == "" || s.current(1) != "" {
+	if text := s.run(t, 3, "env", "deploy", "inventory.yaml"); !strings.Contains(text, "gpu2: fit: lockfile has no files for linux_aarch64") || s.current(0) == "" || s.current(1) != "" {
 		t.Errorf("a lock for x86_64 alone:\n%s", text)
 	}
 }

@@ -15,10 +15,9 @@ import (
 // environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
 func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	f := n.Facts
-	part := f.MissingPython()
 	switch {
-	case part != "":
-		return []string{"no usable Python: " + part + " is missing"},
+	case f.MissingPython() != "":
+		return []string{f.NoPython()},
 			f.PythonHint("set python: in the inventory to the absolute path of the environment's interpreter")
 	case f.ExternallyManaged:
 		return []string{"externally managed Python (PEP 668) must not be changed"},

@@ -560,7 +560,7 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		"a package": {func() error {
 			info := filepath.Join(packages, "extra-1.dist-info")
 			return joined(os.Mkdir(info, 0o755), os.WriteFile(filepath.Join(info, "RECORD"), nil, 0o644), os.WriteFile(filepath.Join(info, "METADATA"), []byte("Name: extra\nVersion: 1\n"), 0o644))
-		}, "extra is not in the lock", false},
+		}, "extra is not in the lockfile", false},
 		"with its RECORD": {func() error {
 			return replaceRecorded(packages, "alpha/__init__.py", "x = 1\n")
 		}, "the files of alpha are not those of alpha-1.0-py3-none-any.whl", true},
@@ -628,7 +628,7 @@ func TestChangedFilesOfTheEnvironmentItself(t *testing.T) {
 	}
 	n := look(t, opt).Nodes[0]
 	want := []string{
-		strings.Repeat("../", 20) + "etc/passwd, which alpha-1.0.dist-info lists, is outside of the environment",
+		strings.Repeat("../", 20) + "etc/passwd, listed in alpha-1.0.dist-info, is outside the environment",
 		"bin/activate is altered", "bin/activate.fish is missing", "bin/python3 is altered", "bin/torchrun belongs to no package", "pyvenv.cfg is altered",
 	}
 	if n.Status != report.Differs || !slices.Equal(n.Differs, want) {
@@ -663,7 +663,7 @@ func TestChangedCommands(t *testing.T) {
 	}
 	opt.Hosts = hosts[:2]
 	for _, n := range look(t, opt).Nodes {
-		if !slices.Equal(n.Differs, []string{differs + "other nodes: no majority"}) || n.Status != report.Differs {
+		if !slices.Equal(n.Differs, []string{differs + "other nodes (no majority)"}) || n.Status != report.Differs {
 			t.Errorf("of two nodes: %+v", n)
 		}
 	}

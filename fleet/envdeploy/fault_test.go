@@ -139,7 +139,7 @@ func TestNoLoginAfterALostConnection(t *testing.T) {
 	opt := options(t, l, files, []*sshtest.Server{s}, h)
 	opt.Dialer = &cutAtInstall{Dialer: opt.Dialer, server: s}
 	r := run(t, t.Context(), opt)
-	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || !n.StateUnknown || !strings.Contains(n.Error, "dsbuild could not find out which") || current(t, s) != "" {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || !n.StateUnknown || !strings.Contains(n.Error, "cannot determine which environment is current") || current(t, s) != "" {
 		t.Errorf("%+v", n)
 	}
 }
@@ -334,7 +334,7 @@ func factsForLock() node.Facts {
 	return node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
 }
 
-// Nodes that the lock has no files for, or whose CPU the wheel does not suit, are refused before
+// Nodes that lockfile has no files for, or whose CPU the wheel does not suit, are refused before
 // anything is sent.
 func TestPlanRefuses(t *testing.T) {
 	t.Parallel()
@@ -346,11 +346,11 @@ func TestPlanRefuses(t *testing.T) {
 		policy change.InUse
 	}{
 		"": {func(*envdeploy.ProbeResult) {}, change.InUse{}},
-		"for Python 3.11, this node's interpreter is 3.9.2":   {func(k *envdeploy.ProbeResult) { k.Facts.Python = "3.9.2" }, change.InUse{}},
-		"no files for a node of linux_x86_64 with glibc 2.17": {func(k *envdeploy.ProbeResult) { k.Facts.Glibc = "2.17" }, change.InUse{}},
-		"no usable Python: python is missing":                 {func(k *envdeploy.ProbeResult) { k.Facts.Missing = []string{"python"} }, change.InUse{}},
-		"no write permission for":                             {func(k *envdeploy.ProbeResult) { k.State.Writable = false }, change.InUse{}},
-		"free, 64.0 MiB needed":                               {func(k *envdeploy.ProbeResult) { k.State.Free = 1 << 20 }, change.InUse{}},
+		"requires Python 3.11, but the node's interpreter is 3.9.2": {func(k *envdeploy.ProbeResult) { k.Facts.Python = "3.9.2" }, change.InUse{}},
+		"no files for linux_x86_64 with glibc 2.17":                 {func(k *envdeploy.ProbeResult) { k.Facts.Glibc = "2.17" }, change.InUse{}},
+		"no usable Python":        {func(k *envdeploy.ProbeResult) { k.Facts.Missing = []string{"python"} }, change.InUse{}},
+		"no write permission for": {func(k *envdeploy.ProbeResult) { k.State.Writable = false }, change.InUse{}},
+		"free, 64.0 MiB needed":   {func(k *envdeploy.ProbeResult) { k.State.Free = 1 << 20 }, change.InUse{}},
 		"environment in use by pid 7 (me): python train.py": {func(k *envdeploy.ProbeResult) {
 			k.Processes = node.Processes{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
 		}, change.InUse{}},
@@ -645,7 +645,7 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 	busy := survey("gpu2", "nfs:server:7")
 	busy.Processes.InUse = []node.Process{{PID: 7, User: "me", Command: "python train.py"}}
 	nodes := []envdeploy.ProbeResult{survey("gpu1", "nfs:server:7"), busy, survey("gpu3", "local:a:1:2"), {Name: "gpu4", Err: errors.New("no connection")}}
-	const want = "its environments lie in a folder that it shares with gpu2, where environment in use by pid 7 (me): python train.py"
+	const want = "shares the environments' directory with gpu2: environment in use by pid 7 (me): python train.py"
 	for policy, action := range map[change.InUse]change.Action{{}: change.Refuse, {Wait: time.Minute}: change.Refuse, {Ignore: true}: change.Install} {
 		plan, err := envdeploy.NewPlan(nodes, envdeploy.PlanOptions{Lock: l, InUse: policy})
 		if err != nil {
@@ -690,7 +690,7 @@ if sys.argv[:1] == ["-c"]:
 	h.Env = map[string]string{"PYTHONPATH": dir}
 	r := run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
 	n := r.Nodes[0]
-	if n.Status != report.Failed || n.Environment.Digest != l.Sets[0].Digest || !strings.Contains(n.Error, "the new environment is current and stays") {
+	if n.Status != report.Failed || n.Environment.Digest != l.Sets[0].Digest || !strings.Contains(n.Error, "the new environment stays current") {
 		t.Errorf("%+v", n)
 	}
 	if got := python(t, s, "import alpha; print(alpha.__version__)"); got != "1.0" {
@@ -714,7 +714,7 @@ func TestInterrupted(t *testing.T) {
 		return nil
 	}}
 	r := run(t, ctx, opt)
-	if n := r.Nodes[0]; n.Status != report.Failed || current(t, s) != "" || !strings.Contains(n.Error, "no environment is current, as before") {
+	if n := r.Nodes[0]; n.Status != report.Failed || current(t, s) != "" || !strings.Contains(n.Error, "rolled back to no environment") {
 		t.Errorf("%+v", n)
 	}
 	opt = options(t, l, files, []*sshtest.Server{s}, h)

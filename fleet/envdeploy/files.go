@@ -41,7 +41,7 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 				return nil, err
 			}
 			if a.Tree() != python.Tree || a.Program != python.Program {
-				return nil, environment.NewArchiveError(python.File, errors.New("its files are not those of the lock: lock again"))
+				return nil, environment.NewArchiveError(python.File, errors.New("files do not match the lockfile: re-lock"))
 			}
 			f.Unpacked[python.SHA256] = a.Unpacked
 		}
@@ -92,7 +92,7 @@ func (f *Files) open(file environment.File, at, python string) (map[string]strin
 }
 
 func refuseWheel(format string, args ...any) error {
-	const hint = "leave the package out of environment.yaml, or take its wheel from elsewhere; then lock again"
+	const hint = "remove the package from environment.yaml, or use another wheel of it; then re-lock"
 	return fault.New(fault.Usage, hint, format, args...)
 }
 
@@ -103,7 +103,7 @@ func apart(files []environment.File, written map[string]map[string]string) error
 		for _, name := range slices.Sorted(maps.Keys(written[f.SHA256])) {
 			other, taken := first[name]
 			if taken && written[other.SHA256][name] != written[f.SHA256][name] {
-				return refuseWheel("%s and %s would both write %s", other.File, f.File, name)
+				return refuseWheel("%s and %s both install %s", other.File, f.File, name)
 			}
 			first[name] = f
 		}

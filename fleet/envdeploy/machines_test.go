@@ -70,7 +70,7 @@ func TestNodesOfBothMachines(t *testing.T) {
 	r = run(t, t.Context(), opt)
 	n := r.Nodes[1]
 	if r.Nodes[0].Status != report.OK || n.Status != report.Refused || n.Sent > 0 || n.Changed || n.Hint == "" || strings.Contains(n.Error, "\n") ||
-		!strings.Contains(n.Error, "the lock has no files for a node of linux_aarch64") {
+		!strings.Contains(n.Error, "lockfile has no files for linux_aarch64") {
 		t.Errorf("a lock for x86_64 alone: %+v, want that gh1 is refused", r.Nodes)
 	}
 }

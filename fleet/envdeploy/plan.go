@@ -109,8 +109,8 @@ func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 }
 
 // mixedHint is the hint where nodes with one folder need several environments.
-const mixedHint = "lock and deploy the nodes of each kind by themselves (--limit), " +
-	"each kind with a folder: of its own in environment.yaml"
+const mixedHint = "lock and deploy each node type separately (--limit), " +
+	"each with its own folder: in environment.yaml"
 
 // refuseMixedFolders refuses to install where another node has the folder in common and needs another environment,
 // as nodes of two machine types with one home do: the link current leads to one.
@@ -135,7 +135,7 @@ func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
 			other = mixed[n.folder()]
 		}
 		plan.SetRefused(mixedHint, nodeerr.Messagef(
-			"its environments lie in a folder that it shares with %s, which needs another environment",
+			"shares the environments' directory with %s, which needs a different environment",
 			nodeerr.Own(other.Name)))
 		plan.Send, plan.Python = nil, false
 	}
@@ -147,16 +147,16 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 	switch {
 	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
 		try := n.Facts.PythonHint("install Python " + opt.Lock.Python +
-			" there, or set interpreter: in environment.yaml, also to the archive of a Python that comes along")
-		p.refuse(try, "no usable Python: "+n.Facts.MissingPython()+" is missing")
+			" on the node, or set interpreter: in environment.yaml to a Python on the node or an archive to bundle")
+		p.refuse(try, n.Facts.NoPython())
 		return
 	case err != nil:
 		p.refuse(
-			"lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python",
+			"re-lock for these nodes: dsbuild env lock environment.yaml --for INVENTORY; set interpreter: to their Python",
 			err.Error())
 		return
 	case !n.State.Writable:
-		p.refuse("set folder: in environment.yaml to a place where this user may write",
+		p.refuse("set folder: in environment.yaml to a directory that this user can write",
 			"no write permission for "+node.QuotePath(n.State.Place))
 		return
 	}
@@ -202,7 +202,7 @@ func (p *NodePlan) send(state *EnvironmentState, opt PlanOptions) {
 	}
 	if state.Free < need {
 		p.Send, p.Python = nil, false
-		p.SetRefused("make room there, or set folder: in environment.yaml",
+		p.SetRefused("free disk space, or set folder: in environment.yaml",
 			nodeerr.Messagef("not enough space in %s: %s free, %s needed",
 				node.QuotePath(state.Place), nodeerr.Own(ui.Size(state.Free)), ui.Size(need)))
 	}
@@ -252,10 +252,10 @@ func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
 		case other == nil:
 			continue
 		default:
-			what = nodeerr.Messagef("its environments lie in a folder that it shares with %s, where %s",
+			what = nodeerr.Messagef("shares the environments' directory with %s: %s",
 				nodeerr.Own(other.Name), change.DescribeProcesses(other.Processes))
 			if policy.Wait > 0 && !policy.Ignore { // dsbuild asks a node again only about its own processes
-				plan.SetRefused("wait until these processes have ended, and run the same command again", what)
+				plan.SetRefused("wait for these processes to exit, then rerun", what)
 			} else {
 				plan.ApplyInUse(what, policy)
 			}

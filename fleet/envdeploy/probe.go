@@ -132,7 +132,7 @@ func (n *nodeState) probe(ctx context.Context) error {
 		n.Facts, n.state = facts, &EnvironmentState{}
 		return nil
 	case got == nil:
-		return errors.New("the node did not say which environments it has")
+		return errors.New("no list of environments from the node")
 	}
 	n.Facts, n.state, n.now = facts, got, got.Current
 	if got.Current != nil {
@@ -144,10 +144,10 @@ func (n *nodeState) probe(ctx context.Context) error {
 	n.processes, err = node.FindProcesses(ctx, n.Runner, got.Current.Python)
 	switch {
 	case err != nil && n.run.opt.InUse.Ignore:
-		n.Warn("cannot determine whether the environment is in use, and changes it anyway: %v", err)
+		n.Warn("cannot determine whether the environment is in use; changing it anyway: %v", err)
 	case err != nil:
 		err = fmt.Errorf("cannot determine whether the environment is in use: %w", err)
-		return fault.WithHint(err, "if its Python is gone, no new job can use it: --in-use ignore")
+		return fault.WithHint(err, "pass --in-use ignore if its Python no longer exists: no new job can use it")
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 		return nil
 	}
 	if b.Current != nil && b.Run == n.run.Fleet.Run && b.Current.Digest != set.Digest {
-		err := errors.New("another node has put another environment into the folder, which it shares")
+		err := errors.New("another node that shares the directory deployed a different environment there")
 		return fault.WithHint(err, mixedHint)
 	}
 	for _, f := range n.plan.Send {

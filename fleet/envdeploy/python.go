@@ -112,7 +112,7 @@ func (n *nodeState) findPython(ctx context.Context) (*nodePython, error) {
 		}
 	}
 	if !path.IsAbs(p.home) {
-		return nil, errors.New("the node did not say where its environments are")
+		return nil, errors.New("no path of the environments from the node")
 	}
 	return p, nil
 }
@@ -138,7 +138,7 @@ func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
 		Argv: []string{"sh", "-c", safeShell + makeShell, "sh", n.brought.home, path.Base(work)},
 	})
 	if err != nil {
-		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml",
+		return fault.WithHint(err, "make %s writable for this user, or set folder: in environment.yaml",
 			node.QuotePath(path.Dir(work)))
 	}
 	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
@@ -168,8 +168,8 @@ func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRe
 		Stderr: said,
 	})
 	if err != nil {
-		err = fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err)
-		return fault.WithHint(err, "the node needs tar and gzip, and room for it")
+		err = fmt.Errorf("cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err)
+		return fault.WithHint(err, "check that the node has tar, gzip and free disk space")
 	}
 	var got struct {
 		Ready bool `json:"ready"`
@@ -182,11 +182,11 @@ func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRe
 	err = script.Run(ctx, runner, func(m json.RawMessage) error { return node.Decode(m, &got) })
 	switch {
 	case err != nil:
-		err = fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err)
+		err = fmt.Errorf("cannot run the Python of %s: %w", python.File, err)
 		return fault.WithHint(err,
-			"is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
+			"set folder: in environment.yaml to a file system that is not mounted noexec, or use an archive for this node type")
 	case !got.Ready:
-		return errors.New("the files of " + python.File + " are not those of the lock once they are unpacked")
+		return errors.New("unpacked files of " + python.File + " do not match the lockfile")
 	}
 	return nil
 }

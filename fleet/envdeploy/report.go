@@ -57,10 +57,10 @@ func (d *Deploy) compare() {
 		if mine <= others {
 			from := "most nodes"
 			if mine == others {
-				from = "other nodes: no majority"
+				from = "other nodes (no majority)"
 			}
 			n.Status = report.Differs
-			n.differs = append(n.differs, "its commands or data files differ from those of "+from)
+			n.differs = append(n.differs, "commands or data files differ from "+from)
 			n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")),
 				"recreate it: dsbuild env deploy with --force --limit %s", n.Host.Name)
 		}
@@ -129,9 +129,9 @@ func (p Plan) Print(w io.Writer) error {
 		}
 		switch {
 		case n.Action == change.UpToDate:
-			why = []string{"has this environment already"}
+			why = []string{"already has this environment"}
 		case n.Ready:
-			why = []string{"the environment is there: only the link changes"}
+			why = []string{"environment exists: only the link changes"}
 		case n.Action == change.Install:
 			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Files()), "file"))
 		}

@@ -15,7 +15,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
 		switch {
 		case n.Facts.MissingPython() != "" && n.State.Previous == nil:
 			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"),
-				"no usable Python: "+n.Facts.MissingPython()+" is missing")
+				n.Facts.NoPython())
 		case n.State.Previous == nil:
 			p.refuse("deploy the environment you want: a node keeps only the one before the last switch", "no previous environment to roll back to")
 		default:

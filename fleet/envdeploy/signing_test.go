@@ -123,7 +123,7 @@ func TestWheelsWriteTheirOwnFiles(t *testing.T) {
 	for name, want := range map[string]string{"beta": "site-packages/alpha/__init__.py", "gamma": "bin/alpha-run", "delta": ""} {
 		l, paths := s.lockOnly(t, "name: train\npython: 3.11\nrequirements: [alpha, "+name+"]\n")
 		_, err := envdeploy.OpenFiles(t.Context(), l, paths)
-		if (err == nil) != (want == "") || err != nil && (exitCode(err) != 2 || !strings.HasSuffix(err.Error(), "would both write "+want)) {
+		if (err == nil) != (want == "") || err != nil && (exitCode(err) != 2 || !strings.HasSuffix(err.Error(), "both install "+want)) {
 			t.Errorf("%s: %v, want that two wheels write %q", name, err, want)
 		}
 	}

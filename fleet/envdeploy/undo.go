@@ -37,12 +37,12 @@ func (n *nodeState) outcome(is change.UndoReply, err error) error {
 	switch {
 	case err != nil:
 		n.now = nil
-		return errors.New("the node has the old environment or the new one, whole; dsbuild could not find out which")
+		return errors.New("cannot determine which environment is current, the old or the new one; both are complete")
 	case is.Recorded:
 		n.Changed = true
-		return errors.New("the new environment is current and stays")
+		return errors.New("the new environment stays current")
 	case n.now == nil:
-		return errors.New("no environment is current, as before")
+		return errors.New("rolled back to no environment")
 	}
-	return fmt.Errorf("the environment %s stays current", report.ShortSum(node.PlainVersion(n.now.Digest)))
+	return fmt.Errorf("environment %s stays current", report.ShortSum(node.PlainVersion(n.now.Digest)))
 }

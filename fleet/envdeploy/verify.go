@@ -71,7 +71,7 @@ func (n *nodeState) check(ctx context.Context) error {
 		return n.refuseUnsafe(answer.Unsafe)
 	}
 	if answer.Checked == nil || n.now == nil {
-		return fault.WithHint(errors.New("the environment is gone"), "deploy it again")
+		return fault.WithHint(errors.New("environment no longer exists"), "deploy it again")
 	}
 	n.files = answer.Checked
 	return nil
@@ -87,7 +87,7 @@ func (n *nodeState) compareWithLock() error {
 	if len(differs) > most {
 		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
 	}
-	return errors.New("the environment is not that of the lock: " + strings.Join(differs, "; "))
+	return errors.New("environment does not match the lockfile: " + strings.Join(differs, "; "))
 }
 
 // differences lists the differences between the node's environment and the lock. If dsbuild does not
@@ -98,7 +98,7 @@ func (n *nodeState) differences() []string {
 		out = append(out, fmt.Sprintf("%d more files", n.files.More))
 	}
 	if ref := refOf(n.plan.Set); ref != nil && n.files.Tree != ref.Tree {
-		out = append(out, "its Python is not that of "+n.plan.Set.Python.File)
+		out = append(out, "Python does not match "+n.plan.Set.Python.File)
 	}
 	known := map[string]bool{}
 	for _, f := range n.plan.Set.Files {
@@ -112,14 +112,14 @@ func (n *nodeState) differences() []string {
 		case !ok:
 			out = append(out, f.Name+" is missing")
 		case want != "" && p.Digest != want:
-			out = append(out, fmt.Sprintf("the files of %s are not those of %s", f.Name, f.File))
+			out = append(out, fmt.Sprintf("files of %s do not match %s", f.Name, f.File))
 		case wheel.CompareVersions(p.Version, f.Version) != 0 && normalVersion(p.Version) != normalVersion(f.Version):
 			out = append(out, fmt.Sprintf("%s is %s, not %s", f.Name, node.PlainVersion(p.Version), f.Version))
 		}
 	}
 	for name := range n.files.Packages {
 		if !known[name] {
-			out = append(out, name+" is not in the lock")
+			out = append(out, name+" is not in the lockfile")
 		}
 	}
 	slices.Sort(out)
@@ -138,8 +138,8 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 	if err != nil {
 		return err
 	}
-	if part := inside.MissingPython(); part != "" {
-		return errors.New("the environment's Python does not run: " + part + " is missing")
+	if inside.MissingPython() != "" {
+		return errors.New("cannot run the environment's Python: " + inside.NoPython())
 	}
 	n.inside = &inside
 	if n.plan.Set == nil || n.run.opt.Verify != verify.LevelLoad {
@@ -150,7 +150,7 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 	case ds == nil:
 		return nil
 	case inside.DeepSpeed == nil:
-		return errors.New("the environment has no DeepSpeed")
+		return errors.New("no DeepSpeed in the environment")
 	}
 	// Without the wheel here, its own build record says which ops it has.
 	m, version := wheel.Manifest{CUDA: inside.TorchCUDA, Ops: inside.DeepSpeed.Ops}, inside.DeepSpeed.Version
@@ -185,21 +185,21 @@ func (n *nodeState) inspect(ctx context.Context) error {
 	set, err := n.run.opt.Lock.For(*n.Facts)
 	switch {
 	case n.Facts.MissingPython() != "" && n.brought == nil:
-		return errors.New("no usable Python: " + n.Facts.MissingPython() + " is missing")
+		return errors.New(n.Facts.NoPython())
 	case err != nil:
 		n.differs = []string{err.Error()}
 		return nil
 	}
 	n.plan.Set = set
 	if n.now == nil {
-		n.differs = []string{"it has no environment " + n.run.opt.Lock.Name}
+		n.differs = []string{"no environment " + n.run.opt.Lock.Name}
 		return nil
 	}
 	if err := n.check(ctx); err != nil {
 		return err
 	}
 	if n.now.Digest != set.Digest {
-		n.differs = append(n.differs, fmt.Sprintf("its environment is %s, not %s",
+		n.differs = append(n.differs, fmt.Sprintf("environment is %s, not %s",
 			report.ShortSum(node.PlainVersion(n.now.Digest)), report.ShortSum(set.Digest)))
 	}
 	if n.differs = append(n.differs, n.differences()...); len(n.differs) > 0 {
@@ -216,7 +216,7 @@ func (n *nodeState) endVerify(_ context.Context, err error) {
 	case len(n.differs) > 0:
 		n.Status = report.Differs
 		n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")),
-			"dsbuild env deploy makes it that of the lock; with --force also where it has the digest already")
+			"run dsbuild env deploy; add --force for nodes that already have this digest")
 	default:
 		n.Status = report.OK
 	}

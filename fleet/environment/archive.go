@@ -60,7 +60,7 @@ const (
 // NewArchiveError returns the error of an archive that dsbuild does not unpack on a node.
 func NewArchiveError(file string, err error) error {
 	err = fault.WithHint(fmt.Errorf("%s: %w", file, err),
-		"interpreter: takes a relocatable Python for glibc as a .tar.gz, "+
+		"set interpreter: to a relocatable Python for glibc as a .tar.gz, "+
 			"such as an install_only archive of python-build-standalone")
 	return fault.WithCode(err, 2)
 }
@@ -92,7 +92,7 @@ type archiveReader struct {
 func readArchive(r io.Reader) (*Archive, error) {
 	z, err := gzip.NewReader(r)
 	if err != nil {
-		return nil, fmt.Errorf("it is not a .tar.gz: %w", err)
+		return nil, fmt.Errorf("not a .tar.gz archive: %w", err)
 	}
 	in := archiveReader{
 		kinds: map[string]byte{}, lines: map[string]string{},
@@ -104,14 +104,14 @@ func readArchive(r io.Reader) (*Archive, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("it is damaged: %w", err)
+			return nil, fmt.Errorf("corrupt archive: %w", err)
 		}
 		if err := in.add(h, t); err != nil {
 			return nil, err
 		}
 	}
 	if _, err := io.Copy(io.Discard, z); err != nil { // the checksum of gzip comes last
-		return nil, fmt.Errorf("it is damaged: %w", err)
+		return nil, fmt.Errorf("corrupt archive: %w", err)
 	}
 	// Check the archive as a whole: no entry is below a link, and one Python is in it.
 	a := &Archive{Unpacked: in.size}
@@ -119,7 +119,7 @@ func readArchive(r io.Reader) (*Archive, error) {
 	for name := range in.kinds {
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 			if kind, ok := in.kinds[dir]; ok && kind != tar.TypeDir {
-				return nil, fmt.Errorf("%q is below %q, which is no folder", name, dir)
+				return nil, fmt.Errorf("%q is below %q, which is not a directory", name, dir)
 			}
 		}
 		if line, ok := in.lines[name]; ok {
@@ -138,16 +138,16 @@ func (in *archiveReader) add(h *tar.Header, body io.Reader) error {
 		return err
 	}
 	if old, twice := in.kinds[name]; twice && (old != tar.TypeDir || h.Typeflag != tar.TypeDir) {
-		return fmt.Errorf("%q is in it twice", name)
+		return fmt.Errorf("duplicate entry %q", name)
 	}
 	if len(in.kinds) >= maxEntries {
-		return fmt.Errorf("it has more than %d entries", maxEntries)
+		return fmt.Errorf("more than %d entries", maxEntries)
 	}
 	in.kinds[name] = h.Typeflag
 	switch h.Typeflag {
 	case tar.TypeReg:
 		if in.size += h.Size; in.size > maxUnpacked {
-			return fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
+			return fmt.Errorf("more than %d GiB", maxUnpacked>>30)
 		}
 		sum, mode := sha256.New(), "file"
 		if h.Mode&0o100 != 0 {
@@ -156,18 +156,18 @@ func (in *archiveReader) add(h *tar.Header, body io.Reader) error {
 		if programFiles.MatchString(name) && h.Size <= maxProgram {
 			head, err := io.ReadAll(io.TeeReader(body, sum))
 			if err != nil {
-				return fmt.Errorf("it is damaged: %w", err)
+				return fmt.Errorf("corrupt archive: %w", err)
 			}
 			in.heads[name] = head
 		} else if _, err := io.Copy(sum, body); err != nil {
-			return fmt.Errorf("it is damaged: %w", err)
+			return fmt.Errorf("corrupt archive: %w", err)
 		}
 		in.lines[name] = mode + "\t" + hex.EncodeToString(sum.Sum(nil))
 		return nil
 	case tar.TypeSymlink:
 		// After a name, .. leads elsewhere if that name is a link itself.
 		if path.IsAbs(h.Linkname) || !fs.ValidPath(path.Join(path.Dir(name), h.Linkname)) || climbsLate(h.Linkname) {
-			return fmt.Errorf("the link %q leads out of it: %q", name, h.Linkname)
+			return fmt.Errorf("link %q points outside the archive: %q", name, h.Linkname)
 		}
 		in.targets[name] = path.Join(path.Dir(name), h.Linkname)
 		in.lines[name] = "link\t" + h.Linkname
@@ -175,7 +175,7 @@ func (in *archiveReader) add(h *tar.Header, body io.Reader) error {
 		target := path.Clean(h.Linkname)
 		line, ok := in.lines[target]
 		if !ok || in.kinds[target] == tar.TypeSymlink {
-			return fmt.Errorf("the hard link %q is to no file of it: %q", name, h.Linkname)
+			return fmt.Errorf("hard link %q points to no file in the archive: %q", name, h.Linkname)
 		}
 		in.lines[name] = line
 	}
@@ -204,11 +204,11 @@ func checkEntry(h *tar.Header) (string, error) {
 	name := path.Clean(h.Name)
 	switch {
 	case !fs.ValidPath(name), strings.ContainsFunc(name+h.Linkname, unicode.IsControl):
-		return "", fmt.Errorf("the name %q leads out of it, or is no plain name", h.Name)
+		return "", fmt.Errorf("invalid path %q", h.Name)
 	case !slices.Contains([]byte{tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink}, h.Typeflag):
-		return "", fmt.Errorf("%q is a device, or no file at all", name)
+		return "", fmt.Errorf("%q is a device or another special file", name)
 	case h.FileInfo().Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0:
-		return "", fmt.Errorf("%q runs as another user", name)
+		return "", fmt.Errorf("%q is setuid or setgid", name)
 	}
 	return name, nil
 }
@@ -221,13 +221,13 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 	for name := range in.heads {
 		if strings.Contains(name, "/bin/") {
 			if a.Program != "" {
-				return fmt.Errorf("it has several Pythons: %s and %s", a.Program, name)
+				return fmt.Errorf("several Python interpreters: %s and %s", a.Program, name)
 			}
 			a.Program, a.Python = name, strings.TrimPrefix(path.Base(name), "python")
 		}
 	}
 	if a.Program == "" {
-		return errors.New("it has no Python: FOLDER/bin/python3.X is missing")
+		return errors.New("no Python interpreter: missing DIR/bin/python3.X")
 	}
 	for name, head := range in.heads {
 		f, err := elf.NewFile(bytes.NewReader(head))
@@ -244,7 +244,7 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 		}
 	}
 	if a.Machine == "" || a.Glibc == "" {
-		return errors.New("its Python is not for Linux with glibc on x86_64 or aarch64")
+		return errors.New("Python is not built for Linux with glibc on x86_64 or aarch64")
 	}
 	return nil
 }
@@ -253,11 +253,11 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 func (i Interpreter) check() error {
 	switch {
 	case i.File == "" || i.File != path.Base(i.File), !archiveForm.MatchString(i.File), filepath.Base(i.Path) != i.File:
-		return fmt.Errorf("%.120q is no name of a Python's archive", i.File)
+		return fmt.Errorf("invalid Python archive name %.120q", i.File)
 	case !hexSum.MatchString(i.SHA256), !hexSum.MatchString(i.Tree), i.Size <= 0:
-		return fmt.Errorf("%s: its sha256, tree or size is not valid", i.File)
+		return fmt.Errorf("%s: invalid sha256, tree or size", i.File)
 	case !fs.ValidPath(i.Program) || !programFiles.MatchString(i.Program) || !folderForm.MatchString("/"+i.Program):
-		return fmt.Errorf("%s: %.120q is no program of it", i.File, i.Program)
+		return fmt.Errorf("%s: invalid program %.120q", i.File, i.Program)
 	}
 	return nil
 }
@@ -282,6 +282,6 @@ func (s *Spec) chooseInterpreter(k Platform, dir string) (*Interpreter, error) {
 		i.SHA256, i.Size, err = wheel.HashFile(t.Text)
 		return i, err
 	}
-	return nil, resolveErrorf("no archive of interpreter: has Python %s for %s: %s",
+	return nil, resolveErrorf("no archive in interpreter: has Python %s for %s: %s",
 		s.Python, k, strings.Join(others, "; "))
 }

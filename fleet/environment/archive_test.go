@@ -55,19 +55,19 @@ func packed(t *testing.T, more ...tar.Header) string {
 func TestHostileArchives(t *testing.T) {
 	t.Parallel()
 	for want, more := range map[string][]tar.Header{
-		`"/etc/passwd"`:           {{Name: "/etc/passwd", Typeflag: tar.TypeReg}},
-		`"../out"`:                {{Name: "../out", Typeflag: tar.TypeReg}},
-		`"python/../../out"`:      {{Name: "python/../../out", Typeflag: tar.TypeReg}},
-		"no plain name":           {{Name: "python/a\nb", Typeflag: tar.TypeReg}},
-		"leads out of it: \"/etc": {{Name: "python/etc", Typeflag: tar.TypeSymlink, Linkname: "/etc"}},
-		"leads out of it: \"../.": {{Name: "python/up", Typeflag: tar.TypeSymlink, Linkname: "../../x"}},
-		"is below":                {{Name: "python/lib", Typeflag: tar.TypeSymlink, Linkname: "bin"}, {Name: "python/lib/x", Typeflag: tar.TypeReg}},
-		"to no file of it":        {{Name: "python/hard", Typeflag: tar.TypeLink, Linkname: "/etc/shadow"}},
-		"is a device":             {{Name: "python/null", Typeflag: tar.TypeChar}},
-		"or no file at all":       {{Name: "python/pipe", Typeflag: tar.TypeFifo}},
-		"another user":            {{Name: "python/su", Typeflag: tar.TypeReg, Mode: 0o4755}},
-		"twice":                   {{Name: "python/x", Typeflag: tar.TypeReg}, {Name: "python/./x", Typeflag: tar.TypeReg}},
-		"several Pythons":         {{Name: "other/bin/python3.12", Typeflag: tar.TypeReg}},
+		`"/etc/passwd"`:               {{Name: "/etc/passwd", Typeflag: tar.TypeReg}},
+		`"../out"`:                    {{Name: "../out", Typeflag: tar.TypeReg}},
+		`"python/../../out"`:          {{Name: "python/../../out", Typeflag: tar.TypeReg}},
+		"invalid path":                {{Name: "python/a\nb", Typeflag: tar.TypeReg}},
+		"outside the archive: \"/etc": {{Name: "python/etc", Typeflag: tar.TypeSymlink, Linkname: "/etc"}},
+		"outside the archive: \"../.": {{Name: "python/up", Typeflag: tar.TypeSymlink, Linkname: "../../x"}},
+		"is below":                    {{Name: "python/lib", Typeflag: tar.TypeSymlink, Linkname: "bin"}, {Name: "python/lib/x", Typeflag: tar.TypeReg}},
+		"to no file in the archive":   {{Name: "python/hard", Typeflag: tar.TypeLink, Linkname: "/etc/shadow"}},
+		"is a device":                 {{Name: "python/null", Typeflag: tar.TypeChar}},
+		"another special file":        {{Name: "python/pipe", Typeflag: tar.TypeFifo}},
+		"is setuid or setgid":         {{Name: "python/su", Typeflag: tar.TypeReg, Mode: 0o4755}},
+		"duplicate entry":             {{Name: "python/x", Typeflag: tar.TypeReg}, {Name: "python/./x", Typeflag: tar.TypeReg}},
+		"several Python interpreters": {{Name: "other/bin/python3.12", Typeflag: tar.TypeReg}},
 	} {
 		_, err := OpenArchive(packed(t, more...))
 		if err == nil || !strings.Contains(err.Error(), want) || fault.ExitCode(err) != 2 {
@@ -141,7 +141,7 @@ func TestInterpreterKey(t *testing.T) {
 			}
 		}
 	}
-	for value, want := range map[string]string{"x.tar.zst": "must be a .tar.gz", "[python3]": "archive of a Python", "{a: b}": "e.yaml:4", "a b": "e.yaml:4"} {
+	for value, want := range map[string]string{"x.tar.zst": "must be a .tar.gz", "[python3]": "Python archive", "{a: b}": "e.yaml:4", "a b": "e.yaml:4"} {
 		if _, err := read(value); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", value, err)
 		}

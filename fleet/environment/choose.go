@@ -40,15 +40,15 @@ func choose(all []File, python string, k Platform) (File, error) {
 		}
 	}
 	if rank == nil {
-		there := ": only sources, or none at all"
+		there := ": only source distributions, or none"
 		if len(all) > 0 {
 			names := make([]string, min(len(all), 4))
 			for i := range names {
 				names[i] = all[i].File
 			}
-			there = "; there are " + strings.Join(names, ", ")
+			there = "; available: " + strings.Join(names, ", ")
 		}
-		return File{}, resolveErrorf("it has no wheel for Python %s, %s%s", python, k, there)
+		return File{}, resolveErrorf("no wheel for Python %s, %s%s", python, k, there)
 	}
 	return best, nil
 }

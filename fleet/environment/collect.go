@@ -60,12 +60,12 @@ func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[str
 // bring fetches a file of a lock.
 func (c *Collector) bring(ctx context.Context, l *Lock, f File) (string, error) {
 	if f.Path != "" {
-		return "", fault.WithHint(damagedf("%s is not there", localPath(l, f)),
-			"the lock names a local file: bring it there, or into the folder of --files")
+		return "", fault.WithHint(damagedf("%s not found", localPath(l, f)),
+			"copy it there, or to the directory of --files: the lockfile lists it as a local file")
 	}
 	path, size, err := c.fetch(ctx, f)
 	if err == nil && size != f.Size {
-		err = damagedf("%s has %d bytes in the index, the lock says %d", f.File, size, f.Size)
+		err = damagedf("%s has %d bytes on the index, but %d in the lockfile", f.File, size, f.Size)
 	}
 	return path, err
 }
@@ -99,8 +99,8 @@ func (c *Collector) here(l *Lock, f File) (string, error) {
 			return path, nil
 		case path == c.cached(f): // damaged: it is fetched again
 		default:
-			err := damagedf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size)
-			return "", fault.WithHint(err, "bring the file of the lock, or lock again: dsbuild env lock environment.yaml")
+			err := damagedf("%s has sha256 %s and %d bytes, but %s and %d in the lockfile", path, sum, size, f.SHA256, f.Size)
+			return "", fault.WithHint(err, "restore the locked file, or re-lock: dsbuild env lock environment.yaml")
 		}
 	}
 	return "", nil
@@ -123,8 +123,8 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 		return "", 0, fmt.Errorf("%s: %w", f.File, err)
 	}
 	if len(found) == 0 {
-		return "", 0, fault.WithHint(fmt.Errorf("%s (sha256 %.12s) is in no index", f.File, f.SHA256),
-			"bring the file in a folder with --files, or lock again: dsbuild env lock environment.yaml")
+		return "", 0, fault.WithHint(fmt.Errorf("%s (sha256 %.12s) not found on any index", f.File, f.SHA256),
+			"pass --files DIR, or re-lock: dsbuild env lock environment.yaml")
 	}
 	path = c.cached(f)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -179,9 +179,9 @@ func (c *Collector) wheelsOf(ctx context.Context, name, version string, sums []s
 		}
 	}
 	if len(found) > 0 && len(all) == 0 {
-		err := damagedf("the index has only files with another sha256 than those that this dsbuild accepts")
+		err := damagedf("no file on the index has a sha256 that this dsbuild accepts")
 		return nil, fault.WithHint(err,
-			"put the files that its makers published into the index, or name another one with --index-url")
+			"mirror the published files to the index, or select another index with --index-url")
 	}
 	return all, nil
 }
@@ -222,7 +222,7 @@ func (c *checkedReader) Read(b []byte) (int, error) {
 	c.sum.Write(b[:n])
 	if err == io.EOF {
 		if got := hex.EncodeToString(c.sum.Sum(nil)); got != c.want.SHA256 {
-			return n, damagedf("%s has sha256 %s in the index, the lock says %s", c.want.File, got, c.want.SHA256)
+			return n, damagedf("%s has sha256 %s on the index, but %s in the lockfile", c.want.File, got, c.want.SHA256)
 		}
 	}
 	return n, err

@@ -43,7 +43,7 @@ func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error
 	}
 	if err := fetchUV(ctx, uv, place, c); err != nil {
 		err = fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err)
-		return "", fault.WithHint(err, "install uv, or name the index with --index-url")
+		return "", fault.WithHint(err, "install uv, or pass --index-url")
 	}
 	return place, nil
 }
@@ -56,7 +56,7 @@ func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
 	}
 	here := slices.IndexFunc(found, func(f File) bool { return runsHere(f.File) })
 	if here < 0 {
-		return errors.New("it has no wheel for this machine")
+		return errors.New("no wheel for this machine")
 	}
 	path, _, err := c.fetch(ctx, found[here])
 	if err != nil {
@@ -81,7 +81,7 @@ func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
 		}
 		return atomicfile.Write(place, r, 0o755)
 	}
-	return errors.New(found[here].File + " holds no program")
+	return errors.New(found[here].File + " has no uv executable")
 }
 
 // runsHere reports whether a wheel of uv is for this machine.

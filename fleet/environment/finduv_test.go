@@ -65,10 +65,10 @@ func TestNoUV(t *testing.T) {
 	t.Setenv("PATH", "/nonexistent")
 	sums := x.Installer(t).Sums
 	for version, want := range map[string]string{
-		"0.1": "it has no wheel for this machine",
-		"1.0": "it has no wheel for this machine",
-		"2.0": "uv-2.0-" + tag + ".whl holds no program",
-		"3.0": "in the index, the lock says",
+		"0.1": "no wheel for this machine",
+		"1.0": "no wheel for this machine",
+		"2.0": "uv-2.0-" + tag + ".whl has no uv executable",
+		"3.0": "on the index, but ",
 	} {
 		c, dir := collector(t, x), t.TempDir()
 		if version == "3.0" { // the page is read before the file changes
@@ -102,13 +102,13 @@ func TestOtherUV(t *testing.T) {
 	r := resolver(t, x)
 	r.Installer = published
 	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Platform{old}, nil, dir)
-	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || fault.ExitCode(err) != 4 {
+	if err == nil || !strings.Contains(err.Error(), "no file on the index has a sha256 that this dsbuild accepts") || fault.ExitCode(err) != 4 {
 		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, fault.ExitCode(err))
 	}
 	t.Setenv("PATH", "/nonexistent")
 	dir = t.TempDir()
 	_, err = environment.FindUV(t.Context(), published, dir, collector(t, x))
-	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || fault.ExitCode(err) != 4 {
+	if err == nil || !strings.Contains(err.Error(), "no file on the index has a sha256 that this dsbuild accepts") || fault.ExitCode(err) != 4 {
 		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, fault.ExitCode(err))
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {

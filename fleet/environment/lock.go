@@ -70,7 +70,7 @@ func lockError(path string, line int, err error) error {
 	if line > 0 {
 		path += fmt.Sprintf(":%d", line)
 	}
-	err = fault.WithHint(fmt.Errorf("%s: %w", path, err), "make it with: dsbuild env lock environment.yaml")
+	err = fault.WithHint(fmt.Errorf("%s: %w", path, err), "create it: dsbuild env lock environment.yaml")
 	return fault.WithCode(err, 2)
 }
 
@@ -88,7 +88,7 @@ func ReadLock(path string) (*Lock, error) {
 	l, err := parseLock(text)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return nil, lockError(path, 0, errors.New("not a lock (JSON, written by dsbuild env lock)"))
+		return nil, lockError(path, 0, errors.New("not a lockfile (JSON written by dsbuild env lock)"))
 	}
 	if err != nil {
 		return nil, lockError(path, lineOf(text, err), err)
@@ -117,7 +117,7 @@ func lineOf(text []byte, err error) int {
 // parseLock reads the text of a lock file. It refuses every entry that could mean another file.
 func parseLock(text []byte) (*Lock, error) {
 	if len(text) > maxLock {
-		return nil, fmt.Errorf("larger than %d MiB: this is not a lock", maxLock>>20)
+		return nil, fmt.Errorf("not a lockfile: larger than %d MiB", maxLock>>20)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -126,7 +126,7 @@ func parseLock(text []byte) (*Lock, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("there is more text after the lock")
+		return nil, errors.New("unexpected text after the lockfile's JSON")
 	}
 	return &l, l.check()
 }
@@ -136,12 +136,12 @@ var hexSum = regexp.MustCompile(`^[0-9a-f]{64}$`)
 func (l *Lock) check() error {
 	switch {
 	case l.Format != lockFormat:
-		return fmt.Errorf("its format is %d, and this dsbuild reads only %d", l.Format, lockFormat)
+		return fmt.Errorf("unsupported lockfile format %d: this dsbuild reads only %d", l.Format, lockFormat)
 	case !nameForm.MatchString(l.Name), !pythonForm.MatchString(l.Python), !hexSum.MatchString(l.Request),
 		l.Interpreter != "" && !programForm.MatchString(l.Interpreter), l.Folder != "" && !folderForm.MatchString(l.Folder):
-		return errors.New("its name, python, interpreter, folder or request is not valid")
+		return errors.New("invalid name, python, interpreter, folder or request")
 	case len(l.Sets) == 0:
-		return errors.New("it has no sets of files")
+		return errors.New("no sets of files")
 	}
 	for _, s := range l.Sets {
 		if err := s.check(l.Python); err != nil {
@@ -153,7 +153,7 @@ func (l *Lock) check() error {
 
 func (s Set) check(python string) error {
 	if !slices.Contains(machines(), s.Machine) || !glibcForm.MatchString(s.Glibc) {
-		return errors.New("machine or glibc is not valid")
+		return errors.New("invalid machine or glibc")
 	}
 	if len(s.Files) == 0 || len(s.Files) > maxFiles {
 		return fmt.Errorf("it lists %d files", len(s.Files))
@@ -173,9 +173,9 @@ func (s Set) check(python string) error {
 		case f.Name != pypi.CanonPackageName(f.Name) || pypi.CanonPackageName(n.Name) != f.Name || n.Version != f.Version:
 			return fmt.Errorf("%s: listed as %.80q, version %.80q", f.File, f.Name, f.Version)
 		case !hexSum.MatchString(f.SHA256) || f.Size <= 0:
-			return fmt.Errorf("%s: its sha256 or size is not valid", f.File)
+			return fmt.Errorf("%s: invalid sha256 or size", f.File)
 		case f.Path != "" && filepath.Base(f.Path) != f.File:
-			return fmt.Errorf("%s: its path names another file", f.File)
+			return fmt.Errorf("%s: path belongs to another file", f.File)
 		}
 	}
 	for _, f := range s.Files {
@@ -185,7 +185,7 @@ func (s Set) check(python string) error {
 		names[f.Name], files[f.File] = true, true
 	}
 	if want := s.digest(python); s.Digest != want {
-		return fmt.Errorf("its digest is %.12s, but its files have %.12s: the lock was changed by hand", s.Digest, want)
+		return fmt.Errorf("digest %.12s does not match the files (%.12s): the lockfile was edited by hand", s.Digest, want)
 	}
 	return nil
 }
@@ -242,11 +242,11 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 		}
 	}
 	if wheel.Minor(f.Python) != l.Python {
-		return nil, fmt.Errorf("the environment is for Python %s, this node's interpreter is %s",
+		return nil, fmt.Errorf("environment requires Python %s, but the node's interpreter is %s",
 			l.Python, node.PlainVersion(f.Python))
 	}
 	if f.Tag != "cp"+strings.ReplaceAll(l.Python, ".", "") {
-		return nil, fmt.Errorf("the environment is for CPython with the global lock, this node's interpreter is %s",
+		return nil, fmt.Errorf("environment requires CPython with the GIL, but the node's interpreter is %s",
 			node.PlainVersion(f.Tag))
 	}
 	for i := range slices.Backward(l.Sets) {
@@ -254,7 +254,7 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 			return &l.Sets[i], nil
 		}
 	}
-	return nil, fmt.Errorf("the lock has no files for a node of %s with glibc %s",
+	return nil, fmt.Errorf("lockfile has no files for %s with glibc %s",
 		node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc))
 }
 
@@ -271,7 +271,7 @@ func (l *Lock) Write(path string) (changed bool, err error) {
 	}
 	text = append(text, '\n')
 	if _, err := parseLock(text); err != nil {
-		return false, fmt.Errorf("the new lock: %w", err)
+		return false, fmt.Errorf("new lockfile: %w", err)
 	}
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
 		return false, nil

@@ -48,7 +48,7 @@ func newReader(path string) *reader {
 	return &reader{&yamldoc.Reader{
 		File:  path,
 		Kind:  "environment",
-		Least: `give at least "name: train", "python: 3.11" and "requirements: [numpy]"`,
+		Least: `set at least "name: train", "python: 3.11" and "requirements: [numpy]"`,
 	}}
 }
 
@@ -68,7 +68,7 @@ func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 		case "name":
 			s.Name = r.Form(p.Node, "name", nameForm, "letters, digits, '.', '_' and '-', 64 at most")
 		case "python":
-			s.Python = r.Form(p.Node, "python", pythonForm, "a version X.Y from 3.8 on, such as 3.11")
+			s.Python = r.Form(p.Node, "python", pythonForm, "a version X.Y, 3.8 or newer, such as 3.11")
 		case "interpreter":
 			r.interpreter(s, p.Node)
 		case "folder":
@@ -102,15 +102,15 @@ func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 	for _, key := range []string{"name", "python"} {
 		if !given[key] {
-			r.Add(r.Place(body), "", "the key %q is missing", key)
+			r.Add(r.Place(body), "", "missing key %q", key)
 		}
 	}
 	if len(r.Problems) == 0 && s.Torch == "" && s.Build == nil && len(s.Wheels)+len(s.Wanted) == 0 {
-		r.Add(r.Place(body), "give torch, deepspeed, companions or requirements", "the environment is empty")
+		r.Add(r.Place(body), "set torch, deepspeed, companions or requirements", "the environment is empty")
 	}
 	if s.Build != nil && !given["torch"] {
 		r.Add(s.Build.At, "add torch: 2.15.0, or the path of a wheel",
-			"a DeepSpeed is built for a torch, and the key \"torch\" is missing")
+			"missing key \"torch\", which a build of DeepSpeed requires")
 	}
 	seen := map[string]Position{}
 	if s.Torch != "" {
@@ -122,7 +122,7 @@ func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 			continue // reported already
 		}
 		if at, twice := seen[d.Name]; twice && d.Environment == "" {
-			r.Add(w.At, "", "%s is given twice; first at %s", d.Name, at)
+			r.Add(w.At, "", "%s is listed twice; first at %s", d.Name, at)
 		}
 		seen[d.Name] = w.At
 	}
@@ -145,13 +145,13 @@ func (r *reader) interpreter(s *Spec, n yamldoc.Node) {
 			}
 			s.Archives = append(s.Archives, Text{word, r.Place(item)})
 		case len(items) > 1 || item != n:
-			r.Add(r.Place(item), "", "an entry of interpreter must be the archive of a Python (.tar.gz)")
+			r.Add(r.Place(item), "", "an entry of interpreter must be a Python archive (.tar.gz)")
 		case strings.HasSuffix(word, ".zst") || strings.HasSuffix(word, ".xz"):
-			r.Add(r.Place(item), "take the install_only archive, which is a .tar.gz",
+			r.Add(r.Place(item), "use the install_only archive, which is a .tar.gz",
 				"interpreter must be a .tar.gz: not every node can unpack %s", path.Ext(word))
 		default:
 			s.Interpreter = r.Form(item, "interpreter", programForm,
-				"a command, an absolute path without spaces, or the archive of a Python (.tar.gz)")
+				"a command, an absolute path without spaces, or a Python archive (.tar.gz)")
 		}
 	}
 }
@@ -208,7 +208,7 @@ func (r *reader) wheel(n yamldoc.Node, what string) []Text {
 	case !ok:
 		return nil
 	case !strings.HasSuffix(word, ".whl") || strings.ContainsAny(word, "\n\r\x00") || len(word) > maxText:
-		r.Add(r.Place(n), "packages of an index are requirements", "%s must be the path of a wheel (.whl)", what)
+		r.Add(r.Place(n), "list packages from an index under requirements", "%s must be a path to a wheel (.whl)", what)
 		return nil
 	}
 	if !filepath.IsAbs(word) {
@@ -246,11 +246,11 @@ func (r *reader) requirement(n yamldoc.Node) []Text {
 	_, err := pypi.ParseDependency(word)
 	switch {
 	case strings.Contains(word, "@"):
-		r.Add(r.Place(n), "build a wheel of it and name that under companions", "a requirement with a URL is not supported")
+		r.Add(r.Place(n), "build a wheel of it and list that under companions", "requirements with a URL are not supported")
 	case err != nil || !requirementForm.MatchString(word),
 		strings.ContainsAny(word, "\n\r\x00\"\\") || len(word) > maxText:
-		r.Add(r.Place(n), `write it as pip does: "numpy>=2,<3"; in markers use single quotes`,
-			"%.80q is not a requirement", word)
+		r.Add(r.Place(n), `use pip's syntax: "numpy>=2,<3"; use single quotes in markers`,
+			"invalid requirement %.80q", word)
 	default:
 		return []Text{{word, r.Place(n)}}
 	}
@@ -276,9 +276,9 @@ func (r *reader) kinds(n yamldoc.Node) []Platform {
 		switch {
 		case len(r.Problems) > 0:
 		case k.Glibc == "":
-			r.Add(r.Place(entry), "the oldest of these nodes, as ldd --version prints it", "the key \"glibc\" is missing")
+			r.Add(r.Place(entry), "set the oldest glibc of these nodes, from ldd --version", "missing key \"glibc\"")
 		case slices.Contains(kinds, k):
-			r.Add(r.Place(entry), "", "%s is given twice", k)
+			r.Add(r.Place(entry), "", "%s is listed twice", k)
 		}
 		kinds = append(kinds, k)
 	}

@@ -46,19 +46,19 @@ func TestReadMistakes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
 		"":                        {"1:1: the environment is empty"},
-		"name: a\n":               {`1:1: the key "python" is missing`},
+		"name: a\n":               {`1:1: missing key "python"`},
 		"- a\n":                   {"1:1: the environment file must be a mapping"},
 		"name: a\npython: 3.11\n": {"1:1: the environment is empty"},
 		"nam: a\npython: 3\ntorch: [1]\nfolder: x y\n": {
 			`1:1: unknown key "nam"`, "2:9: python must be a version X.Y", "3:8: torch must be a text", "4:9: folder must be an absolute path",
 		},
 		"name: ../x\npython: 3.11\ndeepspeed: deepspeed\ncompanions: []\nrequirements: [-r x, 'a @ file:///x', '']\nnodes: [{machine: mips, glibc: 2.28}, {}]\n": {
-			"1:7: name must be letters", "3:12: deepspeed must be the path of a wheel", "4:13: companions is empty",
-			`5:16: "-r x" is not a requirement`, "5:22: a requirement with a URL is not supported", `is not a requirement`, "6:19: machine must be",
+			"1:7: name must be letters", "3:12: deepspeed must be a path to a wheel", "4:13: companions is empty",
+			`5:16: invalid requirement "-r x"`, "5:22: requirements with a URL are not supported", `invalid requirement ""`, "6:19: machine must be",
 		},
-		"name: a\npython: 3.11\nrequirements: [numpy, NumPy>1]\n":            {"3:23: numpy is given twice"},
+		"name: a\npython: 3.11\nrequirements: [numpy, NumPy>1]\n":            {"3:23: numpy is listed twice"},
 		"name: a\npython: 3.11\nrequirements: &x [numpy]\n":                  {"anchor"},
-		"name: a\npython: 3.11\ntorch: 2.15.0\nnodes: [{machine: x86_64}]\n": {`the key "glibc" is missing`},
+		"name: a\npython: 3.11\ntorch: 2.15.0\nnodes: [{machine: x86_64}]\n": {`missing key "glibc"`},
 		"name: [\n": {"environment.yaml:"},
 	} {
 		_, err := parse("environment.yaml", []byte(text))
@@ -133,7 +133,7 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	_, err := choose([]File{{File: "a-1-cp312-cp312-manylinux_2_28_x86_64.whl"}}, "3.11", k)
-	if err == nil || err.Error() != "it has no wheel for Python 3.11, x86_64 with glibc 2.28; there are a-1-cp312-cp312-manylinux_2_28_x86_64.whl" {
+	if err == nil || err.Error() != "no wheel for Python 3.11, x86_64 with glibc 2.28; available: a-1-cp312-cp312-manylinux_2_28_x86_64.whl" {
 		t.Error(err)
 	}
 }

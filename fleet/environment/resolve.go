@@ -105,7 +105,7 @@ func (s *Spec) request(kinds []Platform, locals []File, uv, dir string) (string,
 		sum, _, err := wheel.HashFile(a.Text)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fault.WithHint(resolveErrorf("%s: %s does not exist", a.At, a.Text),
-				"bring the archive there, or name the nodes' own Python")
+				"copy the archive there, or set interpreter: to the nodes' own Python")
 		}
 		if err != nil {
 			return "", err
@@ -124,7 +124,7 @@ func openLocals(s *Spec) ([]File, error) {
 		l, err := openLocal(w.Text)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			problems.Add(w.At, "dsbuild wheel makes the wheel of DeepSpeed", "%s does not exist", w.Text)
+			problems.Add(w.At, "build DeepSpeed's wheel with dsbuild wheel", "%s does not exist", w.Text)
 		case err != nil:
 			problems.Add(w.At, "", "%v", err)
 		}
@@ -176,7 +176,7 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 				continue
 			}
 			if indexOf(own[i], l.Name) >= 0 {
-				problems.Add(s.Wheels[at].At, "leave one of them out: an environment has one for each kind of node",
+				problems.Add(s.Wheels[at].At, "remove one of them: an environment has one per node type",
 					"a second wheel of %s for %s", l.Name, k)
 			}
 			own[i] = append(own[i], l)
@@ -187,7 +187,7 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 			}
 			_, err := choose(slices.DeleteFunc(slices.Clone(all), func(f File) bool { return f.Name != l.Name }), s.Python, k)
 			problems.Add(s.Wheels[at].At,
-				"name a wheel of it for each kind of node, or lock without those nodes: --limit, or nodes: in the file",
+				"list a wheel of it for each node type, or exclude those nodes with --limit or nodes:",
 				"%s: %v", l.Name, err)
 		}
 	}
@@ -251,7 +251,7 @@ func (r Resolver) Files(ctx context.Context, s *Spec, k Platform, locals, known 
 		out = append(out, f)
 	}
 	if len(out) == 0 {
-		return nil, resolveErrorf("no requirement applies to such a node: the environment would be empty")
+		return nil, resolveErrorf("no requirement applies to these nodes: the environment would be empty")
 	}
 	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -271,7 +271,7 @@ func (r Resolver) file(p lockedPackage, python string, k Platform, locals []File
 		return File{}, fmt.Errorf("%s %s: %w", p.Name, p.Version, err)
 	}
 	if f.SHA256 == "" {
-		return File{}, fmt.Errorf("%s: the index has no sha256 of it", f.File)
+		return File{}, fmt.Errorf("%s: the index has no sha256 for it", f.File)
 	}
 	return f, nil
 }

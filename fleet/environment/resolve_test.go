@@ -166,9 +166,9 @@ func TestLockOfBothMachines(t *testing.T) {
 		}
 	}
 	for want, c := range map[string][2]string{
-		"environment.yaml:3:12: ours: it has no wheel for Python 3.11, aarch64 with glibc 2.36; there are " + x86Ours: {x86Ours, "[" + armFast + ", " + x86Fast + "]"},
-		"environment.yaml:4:14: fast: it has no wheel for Python 3.11, aarch64 with glibc 2.36; there are " + x86Fast: {"[" + x86Ours + ", " + armOurs + "]", "[" + x86Fast + "]"},
-		"environment.yaml:3:63: a second wheel of ours for x86_64 with glibc 2.28":                                    {"[" + x86Ours + ", " + x86Ours + ", " + armOurs + "]", "[" + armFast + ", " + x86Fast + "]"},
+		"environment.yaml:3:12: ours: no wheel for Python 3.11, aarch64 with glibc 2.36; available: " + x86Ours: {x86Ours, "[" + armFast + ", " + x86Fast + "]"},
+		"environment.yaml:4:14: fast: no wheel for Python 3.11, aarch64 with glibc 2.36; available: " + x86Fast: {"[" + x86Ours + ", " + armOurs + "]", "[" + x86Fast + "]"},
+		"environment.yaml:3:63: a second wheel of ours for x86_64 with glibc 2.28":                              {"[" + x86Ours + ", " + x86Ours + ", " + armOurs + "]", "[" + armFast + ", " + x86Fast + "]"},
 	} {
 		_, err := lock(c[0], c[1])
 		mustBeCode(t, err, 2, want)
@@ -189,7 +189,7 @@ func TestPackageWithoutAFittingWheelIsNamed(t *testing.T) {
 		"requirements: [newpython]":                          "newpython",
 		"requirements: [newglibc]":                           "newglibc",
 		"requirements: [missing]":                            "missing was not found",
-		"companions: [ours-1-cp312-cp312-linux_x86_64.whl]":  "environment.yaml:3:14: ours: it has no wheel for Python 3.11, x86_64 with glibc 2.28; there are ours-1-cp312-cp312-linux_x86_64.whl",
+		"companions: [ours-1-cp312-cp312-linux_x86_64.whl]":  "environment.yaml:3:14: ours: no wheel for Python 3.11, x86_64 with glibc 2.28; available: ours-1-cp312-cp312-linux_x86_64.whl",
 		"deepspeed: nowhere-1-py3-none-any.whl":              "environment.yaml:3:12: ",
 		"companions: [nonsense.whl]":                         "environment.yaml:3:14: ",
 		"requirements: [\"newglibc; python_version < '3'\"]": "no requirement applies",
@@ -276,7 +276,7 @@ func TestCollect(t *testing.T) {
 	// So must the file of an index, and a local one.
 	c = collector(t, x)
 	_, err = c.Collect(t.Context(), l, files)
-	if err == nil || !strings.Contains(err.Error(), "is in no index") {
+	if err == nil || !strings.Contains(err.Error(), "not found on any index") {
 		t.Error(err)
 	}
 	wheelindex.Make(t, dir, wheelindex.Wheel{Name: "delta", Version: "2.0", Files: map[string]string{"delta/more.py": ""}})
@@ -286,7 +286,7 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Collect(t.Context(), l, files[1:])
-	mustBeCode(t, err, 4, "delta-2.0-py3-none-any.whl is not there")
+	mustBeCode(t, err, 4, "delta-2.0-py3-none-any.whl not found")
 }
 
 // An index that serves other bytes than it says leaves nothing in the cache.
@@ -306,7 +306,7 @@ func TestIndexThatLies(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Collect(t.Context(), l, l.Sets[0].Files)
-	mustBeCode(t, err, 4, "in the index, the lock says")
+	mustBeCode(t, err, 4, "on the index, but ")
 	left, _ := filepath.Glob(filepath.Join(c.Cache, "*", "*"))
 	if len(left) > 0 {
 		t.Errorf("left: %q", left)
@@ -340,11 +340,11 @@ func TestDamagedLock(t *testing.T) {
 	}
 	sum := l.Sets[0].Files[0].SHA256
 	for from, c := range map[string][2]string{
-		`"name": "train"`:     {`"name": "../train"`, "is not valid"},
-		sum:                   {strings.Repeat("a", 64), "changed by hand"},
+		`"name": "train"`:     {`"name": "../train"`, "invalid name, "},
+		sum:                   {strings.Repeat("a", 64), "edited by hand"},
 		`alpha-1.0-py3`:       {`../alpha-1.0-py3`, "the file is not called"},
 		`"version": "1.0"`:    {`"version": "1.1"`, "listed as"},
-		`"format": 1`:         {`"format": 2`, "format is 2"},
+		`"format": 1`:         {`"format": 2`, "unsupported lockfile format 2"},
 		`"python": "3.11"`:    {`"python": 3`, ":4: "},
 		`"machine": "x86_64"`: {`"machine": "x86_64", "url": ""`, "unknown field"},
 		`"sets": [`:           {`"sets": [[`, ":"},
@@ -372,10 +372,10 @@ func TestFor(t *testing.T) {
 		t.Error(s, err)
 	}
 	for want, change := range map[string]func(*node.Facts){
-		"no files for a node of linux_x86_64 with glibc 2.17":     func(f *node.Facts) { f.Glibc = "2.17" },
-		"no files for a node of linux_aarch64 with glibc 2.31":    func(f *node.Facts) { f.Platform = "linux_aarch64" },
-		"for Python 3.11, this node's interpreter is 3.12.1":      func(f *node.Facts) { f.Python = "3.12.1" },
-		"with the global lock, this node's interpreter is cp311t": func(f *node.Facts) { f.Tag = "cp311t" },
+		"no files for linux_x86_64 with glibc 2.17":                  func(f *node.Facts) { f.Glibc = "2.17" },
+		"no files for linux_aarch64 with glibc 2.31":                 func(f *node.Facts) { f.Platform = "linux_aarch64" },
+		"requires Python 3.11, but the node's interpreter is 3.12.1": func(f *node.Facts) { f.Python = "3.12.1" },
+		"with the GIL, but the node's interpreter is cp311t":         func(f *node.Facts) { f.Tag = "cp311t" },
 	} {
 		g := f
 		change(&g)

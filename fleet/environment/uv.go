@@ -100,7 +100,7 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known 
 		Packages []lockedPackage `toml:"packages"`
 	}
 	if _, err := toml.DecodeFile(answer, &got); err != nil {
-		return nil, fmt.Errorf("uv's answer cannot be read: %w", err)
+		return nil, fmt.Errorf("cannot parse uv's output: %w", err)
 	}
 	return got.Packages, nil
 }
@@ -147,7 +147,7 @@ func uvPlatform(k Platform) (string, error) {
 	minor, err := strconv.Atoi(strings.TrimPrefix(k.Glibc, "2."))
 	if err != nil || minor < 17 {
 		return "", fault.WithHint(resolveErrorf("glibc %s is too old for uv", k.Glibc),
-			"an environment needs nodes with glibc 2.17 or newer")
+			"use nodes with glibc 2.17 or newer")
 	}
 	switch {
 	case minor < 28:
@@ -179,7 +179,7 @@ func (r Resolver) run(ctx context.Context, dir string, args ...string) error {
 		if exit.ExitCode() == noSolution {
 			return resolveErrorf("uv cannot resolve the requirements: %s", words)
 		}
-		return fmt.Errorf("uv failed with status %d: %s", exit.ExitCode(), words)
+		return fmt.Errorf("uv exited with status %d: %s", exit.ExitCode(), words)
 	case err != nil:
 		return fmt.Errorf("uv: %w", err)
 	}

@@ -107,6 +107,11 @@ func (f Facts) MissingPython() string {
 	return ""
 }
 
+// NoPython is the message for MissingPython: "no usable Python 3.8 or later (/usr/bin/python3 is 3.6.8)".
+func (f Facts) NoPython() string {
+	return "no usable Python" + strings.TrimPrefix(f.MissingPython(), "python")
+}
+
 // PythonHint is the hint for MissingPython: a variable that keeps Python from starting, or else otherwise.
 func (f Facts) PythonHint(otherwise string) string {
 	for _, name := range []string{"PYTHONHOME", "PYTHONPATH"} {

@@ -122,7 +122,7 @@ func TestNoScreenIsFlooded(t *testing.T) {
 		r.Nodes = append(r.Nodes, report.Node{Name: fmt.Sprintf("rack%02d-gpu%03d", i/40, i%40), Status: report.Failed, Step: "verify", Error: "it says " + own})
 	}
 	out := printed(t, r)
-	if n := strings.Count(out, "\n"); n > 30 || !strings.Contains(out, "… and 1980 more causes, on 1980 nodes: --report FILE.html has them all\n") {
+	if n := strings.Count(out, "\n"); n > 30 || !strings.Contains(out, "… and 1980 more causes, on 1980 nodes: --report FILE.html lists all\n") {
 		t.Errorf("%d lines:\n%.2000s", n, out)
 	}
 }

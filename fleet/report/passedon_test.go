@@ -12,7 +12,7 @@ import (
 func TestPrintTellsWhoSent(t *testing.T) {
 	t.Parallel()
 	for want, from := range map[string][]report.Source{
-		"files: 1.0 MiB from dsbuild, 2.0 MiB from node to node\n": {{Node: "", Bytes: 1 << 20}, {Node: "gpu1", Bytes: 2 << 20}},
+		"transfers: 1.0 MiB from dsbuild, 2.0 MiB between nodes\n": {{Node: "", Bytes: 1 << 20}, {Node: "gpu1", Bytes: 2 << 20}},
 		"": {{Node: "", Bytes: 1 << 20}},
 	} {
 		r := report.Empty("deploy")
@@ -24,7 +24,7 @@ func TestPrintTellsWhoSent(t *testing.T) {
 		}
 		line := ""
 		for l := range strings.Lines(out.String()) {
-			if strings.HasPrefix(l, "files:") {
+			if strings.HasPrefix(l, "transfers:") {
 				line = l
 			}
 		}

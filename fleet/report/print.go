@@ -77,7 +77,7 @@ func (r *Report) passedOn() []string {
 	if nodes == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("files: %s from dsbuild, %s from node to node", ui.Size(driver), ui.Size(nodes))}
+	return []string{fmt.Sprintf("transfers: %s from dsbuild, %s between nodes", ui.Size(driver), ui.Size(nodes))}
 }
 
 // pythons names the Python that jobs run in an environment; none in reports of other commands.
@@ -107,7 +107,7 @@ func (r *Report) causes() []string {
 		more += len(c.Nodes)
 	}
 	if more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d more causes, on %s: --report FILE.html has them all",
+		lines = append(lines, fmt.Sprintf("… and %d more causes, on %s: --report FILE.html lists all",
 			len(causes)-len(lines), ui.Count(more, "node")))
 	}
 	return lines
@@ -125,7 +125,7 @@ func (c Cause) String() string {
 	text := ui.ShortenMiddle(c.Said, maxSaid)
 	switch lines := strings.Split(text, "\n"); {
 	case c.Status == Differs && len(lines) > 1:
-		text = "it differs:\n  " + strings.Join(lines, "\n  ")
+		text = "differs:\n  " + strings.Join(lines, "\n  ")
 	case c.Step != "" && c.Status != Differs:
 		text = c.Step + ": " + text
 	}
@@ -247,7 +247,7 @@ func (r *Report) Verdict() string {
 		return strings.Join(parts, ", ")
 	}
 	if !r.Consistent {
-		return fmt.Sprintf("%s ok, but they run different software", ui.Count(total, "node"))
+		return fmt.Sprintf("%s ok, but running different software", ui.Count(total, "node"))
 	}
 	first := r.Nodes[0]
 	equal := ", all equal"
@@ -295,7 +295,7 @@ func (r *Report) others() string {
 	if !r.isVerify() || len(names) == 0 {
 		return ""
 	}
-	return "; not equal: " + strings.Join(names, ", ")
+	return "; differences: " + strings.Join(names, ", ")
 }
 
 // values lists the different values of a fact, for a sentence.

@@ -244,12 +244,12 @@ func PlanError(total int, left []ExcludedNode) error {
 	case unfit == total:
 		return NoneCompatibleError(total)
 	}
-	return NodesError("%d of %d nodes: refused or unreachable", len(left), total)
+	return NodesError("%d of %d nodes refused or unreachable", len(left), total)
 }
 
 // NoneCompatibleError is the error of a run whose wheel fits none of its nodes.
 func NoneCompatibleError(total int) error {
-	return fault.WithCode(fmt.Errorf("the wheel fits no node (%d refuse it)", total), 4)
+	return fault.WithCode(fmt.Errorf("the wheel is compatible with no node (%d refused)", total), 4)
 }
 
 // NodesError is the error of a run that leaves some nodes in another state than ok.

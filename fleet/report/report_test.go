@@ -75,11 +75,11 @@ func TestVerdictAndExitCode(t *testing.T) {
 		"all equal": {"deploy", false, func([]report.Node) {}, "3 nodes ok, all equal: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0, CUDA 13.2", 0},
 		"another torch": {
 			"deploy", false, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
-			"3 nodes ok, but they run different software", 3,
+			"3 nodes ok, but running different software", 3,
 		},
 		"another torch on purpose": {
 			"verify", true, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
-			"3 nodes ok: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0 and 2.14.0, CUDA 13.2; not equal: torch", 0,
+			"3 nodes ok: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0 and 2.14.0, CUDA 13.2; differences: torch", 0,
 		},
 		"two wheels": {"ship", true, func(all []report.Node) {
 			all[2].After = &report.Version{Version: "0.19.8+torch2.15cu128", SHA256: sum("b")}
@@ -87,13 +87,13 @@ func TestVerdictAndExitCode(t *testing.T) {
 		}, "3 nodes ok: deepspeed 0.19.8 in 2 wheels, torch 2.15.0, CUDA 13.2 and 12.8", 0},
 		"two releases on purpose": {
 			"ship", true, func(all []report.Node) { all[2].After = &report.Version{Version: "0.19.7", SHA256: sum("b")} },
-			"3 nodes ok, but they run different software", 3,
+			"3 nodes ok, but running different software", 3,
 		},
 		"one wheel in two versions": {
 			"deploy", false, func(all []report.Node) {
 				all[2].After = &report.Version{Version: all[0].After.Version, SHA256: sum("b")}
 			},
-			"3 nodes ok, but they run different software", 3,
+			"3 nodes ok, but running different software", 3,
 		},
 		"back to none": {"rollback", false, func(all []report.Node) {
 			for i := range all {
@@ -184,7 +184,7 @@ func TestVerifyTellsDifferences(t *testing.T) {
 		"NODES STATUS DEEPSPEED TORCH CUDA PYTHON SECONDS", "gpu[01-03] ok 0.19.8+torch2.15cu132 2.15.0 13.2 3.11.2 3.5",
 		"torch: 2.15.0 on gpu[01-03]; 2.14.0 on gpu04", "driver (may differ): 580.1 on gpu[01-03]; none on gpu04",
 		"glibc (may differ): 2.0 on gpu01; 2.1 on gpu02; 2.2 on gpu03; 2.3 on gpu04",
-		"gpu[01-04] (note): a note", "4 nodes ok, but they run different software",
+		"gpu[01-04] (note): a note", "4 nodes ok, but running different software",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)

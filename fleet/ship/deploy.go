@@ -20,7 +20,7 @@ func (s *Ship) assignPending(ctx context.Context) {
 		}
 		for _, i := range s.nodesLackingPackages(w) {
 			s.assignments[i].Wheel = nil
-			s.assignments[i].Pending = "with its missing packages, once dsbuild has collected them"
+			s.assignments[i].Pending = "with missing packages, once they are collected"
 		}
 	}
 }
@@ -47,7 +47,7 @@ func (s *Ship) assign(ctx context.Context, w *Delivery) {
 	}
 	if w.Err != nil {
 		reason, _, _ := strings.Cut(w.Err.Error(), "\n")
-		err := fmt.Errorf("there is no wheel %s: %s", w.Name, reason)
+		err := fmt.Errorf("no wheel %s: %s", w.Name, reason)
 		a = deploy.Assignment{Err: fault.AddHint(err, fault.Hint(w.Err))}
 	}
 	for _, i := range w.indexes {

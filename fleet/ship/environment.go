@@ -31,8 +31,8 @@ func WithEnvironment(python, torch string) (func(node.Facts) node.Facts, error) 
 			}
 		}
 		if cuda == "" {
-			err := errors.New("dsbuild does not know the CUDA of torch " + version)
-			return nil, fault.WithHint(fault.WithCode(err, 2), "name it: torch: %s+cu132", version)
+			err := errors.New("unknown CUDA version of torch " + version)
+			return nil, fault.WithHint(fault.WithCode(err, 2), "set it: torch: %s+cu132", version)
 		}
 	}
 	return func(f node.Facts) node.Facts {
@@ -74,8 +74,8 @@ func (s *Ship) WheelsByMachine() ([]string, error) {
 		case w.Err != nil:
 			return nil, fmt.Errorf("%s: %w", w.Name, w.Err)
 		case other != nil:
-			const text = "the nodes of %s need several wheels (%s, %s), and an environment has one DeepSpeed for them"
-			const hint = "ship to nodes of one kind at a time with --limit, each kind with its own environment"
+			const text = "nodes of %s need different wheels (%s, %s), but an environment has one DeepSpeed for them"
+			const hint = "ship to one node type at a time with --limit, each with its own environment"
 			err := fmt.Errorf(text, machine, other.Name, w.Name)
 			return nil, fault.WithCode(fault.WithHint(err, hint), 2)
 		}

@@ -65,7 +65,7 @@ func (s *Selection) excluded(most int) (lines []string) {
 	groups := ui.Fold(left)
 	for i, f := range groups[:min(len(groups), most)] {
 		if i == 0 {
-			lines = append(lines, "left out")
+			lines = append(lines, "excluded")
 		}
 		if f.Example != "" {
 			f.Names += ", e.g. " + f.Example
@@ -124,9 +124,9 @@ func (s State) description() string {
 	case ToBuild:
 		return "to build"
 	case Stored:
-		return "in the store"
+		return "cached"
 	case Exported:
-		return "built before"
+		return "already built"
 	case Running:
 		return "already running"
 	}

@@ -158,7 +158,7 @@ func (s *Selection) noWheelError() error {
 		if len(s.Excluded) == 0 || slices.ContainsFunc(s.Excluded, func(l ExcludedNode) bool { return !l.unserved }) {
 			return nil
 		}
-		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), s.Excluded[0].Hint), 2)
+		return fault.WithCode(fault.AddHint(errors.New("cannot build a wheel for any of the nodes"), s.Excluded[0].Hint), 2)
 	}
 	all := lists.Map(s.Wheels, func(w *Delivery) error { return fmt.Errorf("%s: %w", w.Name, w.Err) })
 	if len(all) == 1 {

@@ -74,7 +74,7 @@ func TestErrorOfPlan(t *testing.T) {
 		"no nodes left":     {Selection{}, "", 0, ""},
 		"one left":          {Selection{Nodes: 2, Wheels: []*Delivery{good}, Excluded: []ExcludedNode{lost}}, "1 of 2 nodes get no wheel", 3, ""},
 		"one failed":        {Selection{Nodes: 3, Wheels: []*Delivery{good, bad(errors.New("x"))}}, "2 of 3 nodes get no wheel: 1 of 2 wheels failed", 3, ""},
-		"none can be built": {Selection{Nodes: 1, Excluded: []ExcludedNode{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
+		"none can be built": {Selection{Nodes: 1, Excluded: []ExcludedNode{unserved}}, "cannot build a wheel for any of the nodes", 2, "install torch"},
 		"none is reached":   {Selection{Nodes: 2, Excluded: []ExcludedNode{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
 		"the only one":      {Selection{Nodes: 2, Wheels: []*Delivery{bad(fault.WithHint(codedError(4), "look"))}}, "bad: refused", 4, "look"},
 		"all, for one reason": {
@@ -167,8 +167,8 @@ func TestPlanForPeople(t *testing.T) {
 	if err := p.Print(&out, true); err != nil {
 		t.Fatal(err)
 	}
-	want := `8 nodes, 5 wheels: 1 to build, 1 in the store, 1 built before, 1 already running, 1 failed
-one  in the store
+	want := `8 nodes, 5 wheels: 1 to build, 1 cached, 1 already built, 1 already running, 1 failed
+one  cached
   for gpu[01-03]
   already running on gpu02
   gpu01 has an A100
@@ -181,9 +181,9 @@ three  failed
   hint: install gcc
 four  to build
   for gpu06
-five  built before
+five  already built
   for gpu06
-left out
+excluded
   gpu07: no torch; no pip
     hint: install torch
   gpu[08-09], e.g. gpu08: no route to 10.0.0.8
@@ -195,15 +195,15 @@ left out
 	if err := p.Print(&out, false); err != nil {
 		t.Fatal(err)
 	}
-	want = `8 nodes, 5 wheels: 1 to build, 1 in the store, 1 built before, 1 already running, 1 failed
-one  in the store  for gpu[01-03]
+	want = `8 nodes, 5 wheels: 1 to build, 1 cached, 1 already built, 1 already running, 1 failed
+one  cached  for gpu[01-03]
 two  already running  for gpu04
 three  failed  for gpu05
   no gcc
   hint: install gcc
 four  to build  for gpu06
 … and 1 more wheel
-left out
+excluded
   gpu07: no torch; no pip
     hint: install torch
   gpu[08-09], e.g. gpu08: no route to 10.0.0.8

@@ -118,7 +118,7 @@ func TestShipRemovesNoOpUnasked(t *testing.T) {
 	write(t, filepath.Join(f.Nodes[0].Dir, "bin", "nvidia-smi"), 0o755, "#!/bin/sh\nexit 9\n")
 	f.want.Ops, f.works.built = []string{"async_io"}, nil
 	plan, r, err := f.run(t)
-	const want = "the wheel for it would remove cpu_adam from its DeepSpeed: dsbuild sees no GPU there"
+	const want = "wheel would remove cpu_adam from its DeepSpeed: dsbuild sees no GPU there"
 	if err == nil || len(f.works.built)+len(changed(r)) > 0 || len(plan.Excluded) != 1 || plan.Excluded[0].Reasons[0] != want {
 		t.Errorf("%v, built %q, changed %q, left out %+v", err, f.works.built, changed(r), plan.Excluded)
 	}
@@ -277,7 +277,7 @@ func TestShipPreview(t *testing.T) {
 		t.Errorf("%q, built %q", actions, f.works.built)
 	}
 	if lines := strings.Join(plan.Lines(), "\n"); !strings.HasPrefix(lines, "3 nodes, 1 wheel: 1 to build\n") ||
-		!strings.Contains(lines, "\nleft out\n  node2: no usable Python") {
+		!strings.Contains(lines, "\nexcluded\n  node2: no usable Python") {
 		t.Error(lines)
 	}
 

@@ -94,16 +94,16 @@ func (s *Ship) keepOps() {
 			}
 			ops := ui.OneLine(strings.Join(removed, ", "))
 			if len(removed) > 0 && !s.opt.AllowOpRemoval {
-				reason := "the wheel for it would remove " + ops + " from its DeepSpeed"
+				reason := "wheel would remove " + ops + " from the installed DeepSpeed"
 				if len(n.Facts.GPUs) == 0 {
-					reason += ": dsbuild sees no GPU there"
+					reason += ": no GPU found on the node"
 				}
 				const hint = "--allow-op-removal removes them; --ops and --gpu say what to build"
 				s.refuse(i, ExcludedNode{Reasons: []string{reason}, Hint: hint})
 				continue
 			}
 			if len(removed) > 0 {
-				w.Why = append(w.Why, "it removes "+ops+" from "+n.Name)
+				w.Why = append(w.Why, "removes "+ops+" from "+n.Name)
 			}
 			w.indexes, w.Nodes = append(w.indexes, i), append(w.Nodes, n.Name)
 		}

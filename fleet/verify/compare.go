@@ -97,9 +97,9 @@ func (n *nodeState) group() string {
 
 // addOwnDifferences adds the differences that one node shows without a comparison.
 func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
-	if lacks := n.Facts.MissingPython(); lacks != "" {
+	if n.Facts.MissingPython() != "" {
 		const hint = "set python: in the inventory to the absolute path of the environment's interpreter"
-		n.differ(hint, "no usable Python: %s is missing", lacks)
+		n.differ(hint, "%s", n.Facts.NoPython())
 		return
 	}
 	if n.Facts.Unfinished {

@@ -79,7 +79,7 @@ func TestJudge(t *testing.T) {
 		"alike": {3, func([]*nodeState) {}, ""},
 		"no Python": {3, func(all []*nodeState) {
 			all[1].Facts.Python, all[1].Facts.Missing, all[1].installed, all[1].Facts.DeepSpeed = "", []string{"python"}, nil, nil
-		}, "gpu02: no usable Python: python is missing"},
+		}, "gpu02: no usable Python"},
 		"no DeepSpeed": {3, func(all []*nodeState) { all[0].installed, all[0].Facts.DeepSpeed = nil, nil }, "gpu01: no DeepSpeed installed"},
 		"in progress":  {2, func(all []*nodeState) { all[0].Facts.Unfinished, all[0].Facts.Leftovers = true, true }, "gpu01: a deploy is in progress or was interrupted"},
 		"leftovers":    {2, func(all []*nodeState) { all[0].Facts.Leftovers = true }, "gpu01 (note): files of a running or interrupted deploy are in /opt/env/.dsbuild; the next deploy removes them"},

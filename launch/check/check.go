@@ -194,8 +194,8 @@ func (m *member) probe(ctx context.Context) error {
 		return err
 	}
 	m.facts = &facts
-	if missing := facts.MissingPython(); missing != "" {
-		return fault.WithHint(fmt.Errorf("no usable Python: missing %s", missing),
+	if facts.MissingPython() != "" {
+		return fault.WithHint(errors.New(facts.NoPython()),
 			"check %s on the node; the inventory's key python names the interpreter", m.Host.Python)
 	}
 	return nil

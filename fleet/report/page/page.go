@@ -90,7 +90,7 @@ func groups(r *report.Report) []htmlpage.Item {
 	var items []htmlpage.Item
 	for _, g := range r.Groups {
 		states := map[string]string{
-			"build": "to be built", "store": "was in the store", "placed": "was built before", "running": "ran on all of them",
+			"build": "to be built", "store": "from the wheel cache", "placed": "already built", "running": "already running on all nodes",
 			"built": fmt.Sprintf("built in %.0f s", g.Seconds), "failed": "failed",
 		}
 		item := htmlpage.Item{
@@ -101,7 +101,7 @@ func groups(r *report.Report) []htmlpage.Item {
 			item.Status = "failed"
 		}
 		if n := len(g.Running); n > 0 && n < len(g.Nodes) {
-			item.List = append(item.List, "It ran before on "+folded(g.Running)+".")
+			item.List = append(item.List, "Already running on "+folded(g.Running)+".")
 		}
 		var words []string
 		for _, w := range [][2]string{
@@ -130,7 +130,7 @@ func reasonsSection(r *report.Report) htmlpage.Section {
 	s := htmlpage.Section{Title: "Causes"}
 	causes := r.Why()
 	if more := len(causes) - maxReasons; more > 0 {
-		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
+		s.After = htmlpage.Text(fmt.Sprintf("%d more in the JSON report.", more))
 		causes = causes[:maxReasons]
 	}
 	for _, c := range causes {
@@ -160,7 +160,7 @@ func notes(r *report.Report) htmlpage.Section {
 	}
 	all := ui.Fold(said)
 	if more := len(all) - maxNotes; more > 0 {
-		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
+		s.After = htmlpage.Text(fmt.Sprintf("%d more in the JSON report.", more))
 		all = all[:maxNotes]
 	}
 	for _, f := range all {

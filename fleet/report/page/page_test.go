@@ -66,7 +66,7 @@ func TestPageSaysWhatTheReportDoes(t *testing.T) {
 		reporttest.TheWheel().Name, reporttest.TheWheel().SHA256,
 		"cannot load op cpu_adam", "dsbuild wheel --torch 2.14.1 --python 3.11",
 		"gpu[22-24]", "2 × GeForce RTX 2080 Ti (7.5)", "gpu[09-11]", "2.27.5",
-		"All nodes that answered agree in Python, glibc.",
+		"All reachable nodes agree on Python, glibc.",
 	} {
 		if !strings.Contains(doc.text, want) {
 			t.Errorf("the page does not say %q", want)
@@ -127,7 +127,7 @@ func TestPageOfShip(t *testing.T) {
 	}
 	doc := parse(t, write(t, r))
 	for _, want := range []string{
-		"Wheels and their nodes", "cp311-torch2.15.0-sm80-v3 built in 87 s: gpu[01-03] 3 nodes", "It ran before on gpu02.",
+		"Wheels and their nodes", "cp311-torch2.15.0-sm80-v3 built in 87 s: gpu[01-03] 3 nodes", "Already running on gpu02.",
 		"Python 3.11, torch 2.15.0, CUDA 13.2, arch 8.0, x86-64-v3, ops cpu_adam, utils", "8.0 for A100",
 		"cp39-torch2.8.0-v3 failed: gpu04", "<b>gcc</b> ended with status 1", "dsbuild wheel --python 3.9",
 	} {
@@ -193,12 +193,12 @@ func TestPageOfOddFleets(t *testing.T) {
 		report *report.Report
 		want   string
 	}{
-		"no node":           {reporttest.Counted(nil, nil), "No compared property differs."},
+		"no node":           {reporttest.Counted(nil, nil), "No differences in the compared properties."},
 		"nothing is known":  {reporttest.Counted(nil, []report.Node{bare}), "interrupted"},
-		"rolled back":       {reporttest.Counted(nil, []report.Node{gone}), "All nodes that answered agree in torch"},
+		"rolled back":       {reporttest.Counted(nil, []report.Node{gone}), "All reachable nodes agree on torch"},
 		"differs":           {reporttest.Counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\ncannot load op cpu_adam"},
 		"notes":             {reporttest.Counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
-		"facts without all": {reporttest.Counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "No compared property differs."},
+		"facts without all": {reporttest.Counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "No differences in the compared properties."},
 		"a failed one of 1": {reporttest.Counted(nil, reporttest.Mixed().Nodes[19:20]), "undefined symbol"},
 		"two wheels":        {twoWheels(), "DeepSpeed may differ"},
 	} {

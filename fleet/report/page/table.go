@@ -99,7 +99,7 @@ func (c *column) addDifference(d *report.Difference) {
 func (c column) shown(value string) string {
 	switch {
 	case value == "" && c.unknown:
-		return "not known"
+		return "unknown"
 	case c.diff.What == "wheel":
 		return report.ShortSum(value)
 	}
@@ -110,7 +110,7 @@ func (c column) shown(value string) string {
 // others, else "may".
 func (c column) odd(value string) string {
 	switch {
-	case c.diff == nil, value == "", value == "not known", value == c.norm:
+	case c.diff == nil, value == "", value == "unknown", value == c.norm:
 		return ""
 	case c.diff.Must:
 		return "must"
@@ -221,10 +221,10 @@ func differences(columns []column) htmlpage.Section {
 	}
 	s := htmlpage.Section{Title: "Differences", Table: out}
 	if len(out.Rows) == 0 {
-		s.Table, s.List = nil, []htmlpage.Text{"No compared property differs."}
+		s.Table, s.List = nil, []htmlpage.Text{"No differences in the compared properties."}
 	}
 	if len(agree) > 0 {
-		s.After = htmlpage.Text("All nodes that answered agree in " + strings.Join(agree, ", ") + ".")
+		s.After = htmlpage.Text("All reachable nodes agree on " + strings.Join(agree, ", ") + ".")
 	}
 	return s
 }
