@@ -40,15 +40,17 @@ type logFolder struct {
 	dir    string
 	failed bool
 	head   string
-	create func() error    // creates dir, once
-	told   func(error)     // called with each write error
+	create func() error // creates dir, once
+	told   func(error)  // called with each write error
+	detail func(format string, args ...any)
 	names  map[string]bool // file names, in lower case: some file systems ignore case
 }
 
 func newLogFolder(opt Options, run string) *logFolder {
 	b := &logFolder{
 		dir: opt.Logs.Dir, failed: opt.Logs.Failed, names: map[string]bool{},
-		head: fmt.Sprintf("%s by %s, run %s", opt.Command, opt.By, run),
+		head:   fmt.Sprintf("%s by %s, run %s", opt.Command, opt.By, run),
+		detail: func(format string, args ...any) { opt.Reporter.Detail(format, args...) },
 	}
 	if b.failed && b.dir != "" {
 		b.dir = filepath.Join(b.dir, run)
@@ -151,6 +153,9 @@ func (l *Log) add(kind, text string, more int) {
 	defer l.mu.Unlock()
 	l.talked = l.talked || kind != ""
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		if kind != "order" {
+			l.folder.detail("%s: %s", l.node, strings.TrimPrefix(line, "== "))
+		}
 		l.text = fmt.Appendf(l.text, "%s %-6s %s\n", at, kind, line)
 		at = strings.Repeat(" ", len(at))
 	}

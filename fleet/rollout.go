@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -30,7 +31,7 @@ func ParseSerial(s string) (Serial, error) {
 		digits, percent := strings.CutSuffix(word, "%")
 		n, err := strconv.Atoi(digits)
 		if err != nil || n < 1 || percent && n > 100 || digits[0] == '+' {
-			return nil, fmt.Errorf("%s: must be numbers of nodes or percentages such as 5, 10%% or 1,10%%,100%%", s)
+			return nil, errors.New("want numbers of nodes or percentages such as 5, 10% or 1,10%,100%")
 		}
 		serial = append(serial, GroupSize{n, percent})
 	}

@@ -67,7 +67,7 @@ The first node is the master. Nothing is changed or left on the nodes.`,
 	flags.StringVar(&f.minFree, "min-free", "1GB",
 		"`SIZE` Free space required in the environment, TMPDIR, /dev/shm and each --output")
 	flags.StringArrayVar(&f.skip, "skip", nil, "`CHECK` Skip a check: "+strings.Join(checkNames(), ", ")+"; repeatable")
-	flags.DurationVar(&f.nodes.timeout, "timeout", 0,
+	parsedVar(flags, &f.nodes.timeout, "timeout", "", "duration", atLeastSecond,
 		"`DURATION` Timeout of each step of a collective (default 2m)")
 	inGroup(cmd, groupChecks, "master", "port", "launcher", "data", "output", "min-free", "skip", "timeout")
 	return cmd

@@ -37,13 +37,13 @@ fi
 // completeValues makes the completion of shells offer the values of flags: those that the help lists,
 // GPUs and operators.
 func completeValues(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+	complete := func(f *pflag.Flag) {
 		placeholder, _ := pflag.UnquoteUsage(f)
 		listed := strings.Contains(placeholder, "|") && placeholder == strings.ToLower(placeholder)
 		if f.Name != "gpu" && f.Name != "ops" && !listed {
 			return
 		}
-		complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		values := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var values []string
 			tables, err := compat.NewTables()
 			switch {
@@ -60,8 +60,9 @@ func completeValues(cmd *cobra.Command) {
 			}
 			return values, cobra.ShellCompDirectiveNoFileComp
 		}
-		if err := cmd.RegisterFlagCompletionFunc(f.Name, complete); err != nil {
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, values); err != nil {
 			panic(err) // it has one already
 		}
-	})
+	}
+	cmd.LocalFlags().VisitAll(complete)
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"strings"
 
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/fleet/ship"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
@@ -99,11 +100,12 @@ func setAll(r *wheel.Request, key string, texts []string) error {
 // buildFlags are the flags that say where, and how, wheels are built.
 type buildFlags struct {
 	builder string
-	engine  string // its address
+	engine  string // its address, also that of DSBUILD_ENGINE
 	jobs    int
 	noCache bool
 	out     string
 	sign    string // the key that signs the wheels
+	flags   *pflag.FlagSet
 }
 
 // add declares the flags.
@@ -115,33 +117,29 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	inGroup(cmd, groupOutput, "output")
 }
 
-// addBuilder declares those of commands that choose the directory and the cache themselves. Their values are checked
-// before the command runs.
+// addBuilder declares those of commands that choose the directory and the cache themselves.
 func (f *buildFlags) addBuilder(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	choiceVar(flags, &f.builder, "builder", planner.Auto, []string{planner.Auto, planner.Dagger, planner.Host},
 		"Build in containers of a Dagger engine, or on this machine without root; auto: host if there is no engine")
-	flags.StringVar(&f.engine, "engine", "",
+	parsedVar(flags, &f.engine, "engine", "", "string", parseEngine,
 		"`ADDRESS` Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF or "+
 			"kube-pod://POD?namespace=NAME")
-	flags.IntVar(&f.jobs, "jobs", 0, "`N` Number of parallel compile jobs (default: the number of cores)")
+	parsedVar(flags, &f.jobs, "jobs", "", "int", atLeast(1), "`N` Number of parallel compile jobs (default: the number of cores)")
 	flags.StringVar(&f.sign, "sign", "",
 		"`KEY` Sign the wheels with this SSH private key, or with the agent's key for a .pub file (docs/signing.md)")
 	inGroup(cmd, groupBuild, "builder", "engine", "jobs", "sign")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return f.check(cmd.Flags().Changed("jobs")) }
+	siteFlags(cmd, "builder", "engine", "jobs")
+	f.flags = flags
 }
 
-// check checks the values beyond their types.
-func (f buildFlags) check(jobsGiven bool) error {
-	if jobsGiven && f.jobs < 1 {
-		return usagef("invalid value \"%d\" for --jobs: want 1 or more", f.jobs)
+// parseEngine checks the address of an engine.
+func parseEngine(address string) (string, error) {
+	err := engine.CheckAddress(address)
+	if err != nil {
+		err = fault.WithHint(errors.New("want the address of an engine"), "%s", fault.Hint(err))
 	}
-	if f.engine != "" {
-		if err := engine.CheckAddress(f.engine); err != nil {
-			return fmt.Errorf("--engine: %w", err)
-		}
-	}
-	return nil
+	return address, err
 }
 
 // buildTools are what a command plans and builds wheels with.
@@ -165,8 +163,12 @@ func (f buildFlags) open(
 	if err != nil {
 		return nil, err
 	}
+	address := f.engine
+	if !f.flags.Changed("engine") { // package engine names the variable in its messages
+		address = ""
+	}
 	backend := planner.NewBackend(planner.BackendOptions{
-		Kind: f.builder, Engine: f.engine, Network: network, Environ: os.Environ(), Report: a.reporter,
+		Kind: f.builder, Engine: address, Network: network, Environ: os.Environ(), Report: a.reporter,
 	})
 	opt.Report = a.reporter
 	return &buildTools{backend: backend, options: opt, endSign: done, runner: pipeline.Runner{

@@ -37,14 +37,18 @@ type connectFlags struct {
 	time      string
 	wait      time.Duration
 	salloc    []string
+	flags     *pflag.FlagSet
 }
 
-// slurmWait is the default of --slurm-wait.
-const slurmWait = time.Minute
+// slurmFlags are the flags that require --via slurm.
+func slurmFlags() []string {
+	return []string{"partition", "account", "qos", "time", "slurm-wait", "salloc"}
+}
 
 // add declares the flags.
 func (f *connectFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	f.flags = flags
 	choiceVar(flags, &f.via, "via", viaSSH, []string{viaSSH, viaSlurm}, "Reach nodes over SSH, or in a Slurm allocation")
 	choiceVar(flags, &f.ssh, "ssh", sshAuto, []string{sshAuto, string(remote.Native), string(remote.OpenSSH)},
 		"SSH client; auto: openssh where a node's SSH configuration requires it, else native")
@@ -53,26 +57,25 @@ func (f *connectFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.account, "account", "", "`ACCOUNT` Account to charge")
 	flags.StringVar(&f.qos, "qos", "", "`QOS` Quality of service")
 	flags.StringVar(&f.time, "time", "", "`TIME` Time limit: 30, 2:00:00")
-	flags.DurationVar(&f.wait, "slurm-wait", slurmWait, "`DURATION` Maximum wait for busy nodes")
+	parsedVar(flags, &f.wait, "slurm-wait", "1m", "duration", atLeastSecond, "`DURATION` Maximum wait for busy nodes")
 	flags.StringArrayVar(&f.salloc, "salloc", nil,
 		"`OPTION` Additional salloc option, such as --salloc=--reservation=maint; repeatable")
 	inGroup(cmd, groupConnection, "via", "ssh")
-	inGroup(cmd, groupSlurm, "partition", "account", "qos", "time", "slurm-wait", "salloc")
+	inGroup(cmd, groupSlurm, slurmFlags()...)
+	siteFlags(cmd, "via", "ssh")
+	siteFlags(cmd, slurmFlags()...)
 }
 
-// check checks the values beyond their types.
+// check checks the values beyond their types. Only the command line can contradict itself: a value from a variable
+// that has no effect is ignored.
 func (f connectFlags) check() error {
-	switch f.via {
-	case viaSlurm:
-		if f.ssh != sshAuto {
+	if f.via == viaSlurm {
+		if f.flags.Changed("ssh") {
 			return usagef("--ssh has no effect with --via slurm")
-		}
-		if f.wait < time.Second {
-			return usagef("invalid value \"%s\" for --slurm-wait: want 1s or more", f.wait)
 		}
 		for _, option := range f.salloc {
 			if why := sallocRefusal(option); why != "" {
-				return usagef("--salloc=%s: %s", option, why)
+				return usagef("%s: %s", f.sallocName(option), why)
 			}
 		}
 		return nil
@@ -82,15 +85,20 @@ func (f connectFlags) check() error {
 			return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), hint: fault.Hint(err)}
 		}
 	}
-	for flag, given := range map[string]bool{
-		"partition": f.partition != "", "account": f.account != "", "qos": f.qos != "", "time": f.time != "",
-		"slurm-wait": f.wait != slurmWait, "salloc": len(f.salloc) > 0,
-	} {
-		if given {
+	for _, flag := range slurmFlags() {
+		if f.flags.Changed(flag) {
 			return usagef("--%s requires --via slurm", flag)
 		}
 	}
 	return nil
+}
+
+// sallocName names an option by its source.
+func (f connectFlags) sallocName(option string) string {
+	if f.flags.Changed("salloc") {
+		return "--salloc=" + option
+	}
+	return fmt.Sprintf("%s: invalid value %q", variableOf("salloc"), option)
 }
 
 // sallocRefusal returns why an option cannot be passed to salloc. It returns "" if it can.

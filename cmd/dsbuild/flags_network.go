@@ -34,6 +34,7 @@ func (f *networkFlags) addForBuild(cmd *cobra.Command) {
 		"`FILE` Debian's nvidia-cuda-toolkit 12.4 package, for device code with CUDA 12 "+
 			"(default: from a Debian mirror)")
 	inGroup(cmd, groupBuild, "nvcc-deb")
+	siteFlags(cmd, "nvcc-deb")
 }
 
 // site reads the settings of the network, also those of the environment.

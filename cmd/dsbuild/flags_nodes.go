@@ -38,12 +38,13 @@ type nodeFlags struct {
 func (f *nodeFlags) add(cmd *cobra.Command) {
 	f.addWithoutLogs(cmd)
 	flags := cmd.Flags()
-	flags.DurationVar(&f.timeout, "timeout", 0,
+	parsedVar(flags, &f.timeout, "timeout", "", "duration", atLeastSecond,
 		"`DURATION` Timeout per node for transfer, installation and verification (default 30m, 15m and 15m)")
 	flags.StringVar(&f.logs, "logs", "",
 		"`DIR` Keep the log of every node (default: only failed nodes, in ~/.local/state/dsbuild/logs)")
 	inGroup(cmd, groupNodes, "timeout")
 	inGroup(cmd, groupOutput, "logs")
+	siteFlags(cmd, "logs")
 }
 
 // addWithoutLogs declares them without --logs and --timeout, which checks do not have, or with another meaning.
@@ -51,11 +52,12 @@ func (f *nodeFlags) addWithoutLogs(cmd *cobra.Command) {
 	addLimitFlag(cmd, &f.limit)
 	f.connect.add(cmd)
 	flags := cmd.Flags()
-	flags.IntVar(&f.forks, "forks", 32, "`N` Maximum number of parallel nodes")
+	parsedVar(flags, &f.forks, "forks", "32", "int", atLeast(1), "`N` Maximum number of parallel nodes")
 	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
 	flags.StringArrayVar(&f.reports, "report", nil, "`FILE` Also write a report: .json or .html; repeatable")
 	inGroup(cmd, groupNodes, "limit", "forks")
 	inGroup(cmd, groupOutput, "json", "report")
+	siteFlags(cmd, "forks")
 }
 
 // options checks the flags and reads the inventory.
@@ -83,12 +85,6 @@ func (f nodeFlags) options(ctx context.Context, a *app) (fleet.Options, *invento
 func (f nodeFlags) check() error {
 	if err := f.connect.check(); err != nil {
 		return err
-	}
-	switch {
-	case f.forks < 1:
-		return usagef("invalid value \"%d\" for --forks: want 1 or more", f.forks)
-	case f.timeout != 0 && f.timeout < time.Second:
-		return usagef("invalid value \"%s\" for --timeout: want 1s or more", f.timeout)
 	}
 	for _, r := range f.reports {
 		if !slices.Contains(reportEndings(), filepath.Ext(r)) {

@@ -29,9 +29,11 @@ func flagsExclude(cmd *cobra.Command, first, second, why string) {
 }
 
 func annotate(cmd *cobra.Command, name, rule string, values ...string) {
-	if err := cmd.Flags().SetAnnotation(name, rule, values); err != nil {
-		panic(err) // the command has no such flag
+	f := cmd.Flag(name) // a nil flag is a mistake in the command
+	if f.Annotations == nil {
+		f.Annotations = map[string][]string{}
 	}
+	f.Annotations[rule] = values
 }
 
 // checkFlagRules rejects flags that have no effect, or that contradict each other.

@@ -103,7 +103,7 @@ func commandsPage() string {
 		"subject. The table of a command says what a flag means there: --env, --output, --base and a few others differ.\n\n")
 	b.WriteString("## Exit codes\n\n" + exitRows() + "\n" + exitNotes)
 	b.WriteString("## JSON documents\n\n" + schemaNotes + schemaRows() + "\n")
-	b.WriteString("## Variables\n\n" + variables + "\n")
+	b.WriteString("## Variables\n\n" + siteNotes + "`" + strings.Join(siteVariables(), "`, `") + "`\n\n" + variables + "\n")
 	b.WriteString("## Files\n\n" + ownFiles() + "\n")
 	root := newRootCommand(&app{})
 	for _, g := range groupedFlags(root) {
@@ -124,8 +124,22 @@ const schemaNotes = "With `--json` a command prints one document on stdout, and 
 	"name. A schema names others by their files, so give a validator the whole folder.\n" +
 	"[inventory/schema.json](../inventory/schema.json) is the schema of an inventory.\n\n"
 
+const siteNotes = "A flag that a site sets once takes its default from a variable: `DSBUILD_` and the name of the flag, as in `DSBUILD_FORKS` for\n" +
+	"`--forks`. A flag on the command line overrides the variable. A variable that has no effect is ignored, unlike such a\n" +
+	"flag: `DSBUILD_PARTITION` without `--via slurm`. Switches take 1 or true. `DSBUILD_SALLOC` has several options, separated\n" +
+	"by white space. An empty variable is as unset, and an invalid one is exit code 2. The variables:\n"
+
+// siteVariables are the variables of flags.
+func siteVariables() (names []string) {
+	root := newRootCommand(&app{})
+	for _, cmd := range append(allCommands(root), root) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Annotations[siteRule]...) })
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 const variables = "| variable | means |\n|---|---|\n" +
-	"| `DSBUILD_ENGINE` | the engine that builds, if there is no `--engine` |\n" +
 	"| `DSBUILD_TORCH_INDEX`, `DSBUILD_APT_MIRROR`; variables of proxies, certificates and package indexes | where files come from ([airgap.md](airgap.md)) |\n" +
 	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and questions of a login, as for ssh ([nodes.md](nodes.md)) |\n" +
 	"| `XDG_CACHE_HOME`, `XDG_STATE_HOME` | in place of `~/.cache` and `~/.local/state` |\n" +

@@ -113,6 +113,7 @@ func (c *choice[T]) Type() string {
 type choiceError struct{ want, hint string }
 
 func (e *choiceError) Error() string { return "want " + e.want }
+func (e *choiceError) Hint() string  { return e.hint }
 
 // orList joins values: "a", "a or b", "a, b or c".
 func orList(values []string) string {
@@ -265,6 +266,9 @@ func flagHelp(f *pflag.Flag) (name, usage string) {
 			format = " (default %s)"
 		}
 		usage += fmt.Sprintf(format, shortDefault(f))
+	}
+	if rule := f.Annotations[siteRule]; len(rule) == 1 {
+		usage += " [env: " + rule[0] + "]"
 	}
 	return name, usage
 }

@@ -34,6 +34,8 @@ type app struct {
 	stdout   io.Writer       // results
 	stderr   io.Writer       // progress and log; prefer reporter
 	reporter ui.Reporter     // closed by run, not by commands
+	console  *ui.Console     // the reporter, for global flags; nil in tests of the command tree
+	show     ui.Settings     // global flags
 	prompt   remote.Prompter // asks at the terminal; nil: there is none. Closed by run
 	version  string
 }
@@ -48,7 +50,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	ctx, stop := withInterrupt(ctx, console, prompt.Close)
 	defer stop()
 
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: "(devel)"}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, console: console, version: "(devel)"}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		a.version = info.Main.Version
 	}
@@ -68,12 +70,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // command itself starts (flags, arguments, unknown commands) is wrong usage.
 func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
 	started := false
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+	prepare := root.PersistentPreRunE
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		started = true
-		if err := rejectEmptyFlags(cmd); err != nil {
-			return err
-		}
-		return checkFlagRules(cmd)
+		return prepare(cmd, args)
 	}
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

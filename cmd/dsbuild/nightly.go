@@ -140,6 +140,9 @@ func nightlyDeploy(
 			return nil, usagef("deploy: %w", err)
 		}
 	}
+	if err := setFromEnvironment(cmd.Flags()); err != nil {
+		return nil, err
+	}
 	f.nodes.inventory = d.Inventory
 	for _, limit := range []string{d.Canary, d.Limit} {
 		f.nodes.limit = limit

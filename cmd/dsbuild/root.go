@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
@@ -37,9 +36,19 @@ func newRootCommand(a *app) *cobra.Command {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.Flags().BoolVarP(&version, "version", "V", false, "Print the version")
-	root.PersistentFlags().BoolP("help", "h", false, "Show help")
-	for _, f := range []*pflag.Flag{root.Flags().Lookup("version"), root.PersistentFlags().Lookup("help")} {
-		f.Annotations = map[string][]string{groupRule: {groupGlobal}}
+	inGroup(root, groupGlobal, "version")
+	addGlobalFlags(root, &a.show)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := setFromEnvironment(cmd.Flags()); err != nil {
+			return err
+		}
+		if a.console != nil {
+			a.console.Configure(a.show)
+		}
+		if err := rejectEmptyFlags(cmd); err != nil {
+			return err
+		}
+		return checkFlagRules(cmd)
 	}
 	cobra.EnableCommandSorting = false // the order of commandGroups is that of the work
 	for _, group := range commandGroups(a) {
@@ -56,6 +65,7 @@ func newRootCommand(a *app) *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	completeWithoutPackage(root, a.stdout)
 	installHelp(root)
+	completeValues(root)
 	for _, cmd := range allCommands(root) {
 		completeValues(cmd)
 		cmd.Flags().SortFlags = false

@@ -27,7 +27,6 @@ type shipFlags struct {
 	env            string
 	lock           string
 	allowOpRemoval bool
-	verbose        bool // the plan of a dry run is printed whole
 }
 
 func newShipCommand(a *app) *cobra.Command {
@@ -94,11 +93,8 @@ dsbuild env deploy.`,
 	flags.StringVar(&f.env, "env", "", "`FILE` Deploy this complete environment and the DeepSpeed it describes")
 	flags.StringVar(&f.lock, "lock", "",
 		"`FILE` Lockfile to write with --env (default: the environment file's name with .lock)")
-	flags.BoolVar(&f.verbose, "verbose", false, "With --dry-run: print the targets of each wheel, and all reasons")
 	inGroup(cmd, groupWheel, "deps", "verify", "force", "allow-op-removal", "env", "lock")
-	inGroup(cmd, groupOutput, "verbose")
 	flagsNeed(cmd, "env", "lock")
-	flagsNeed(cmd, "dry-run", "verbose")
 	return cmd
 }
 
@@ -147,7 +143,7 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 		if f.deploy.nodes.json {
 			return errors.Join(err, ui.JSON(a.stdout, newShipPlan(plan, preview)))
 		}
-		return errors.Join(err, plan.Print(a.stdout, f.verbose), preview.Print(a.stdout),
+		return errors.Join(err, plan.Print(a.stdout, a.show.Verbose), preview.Print(a.stdout),
 			report.PrintHints(a.stdout, preview.Excluded(), f.deploy.nodes.nameInventory))
 	}
 	for _, line := range plan.Lines() {

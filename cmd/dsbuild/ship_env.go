@@ -117,7 +117,7 @@ func buildForEnv(
 		return nil, false, err
 	}
 	if f.deploy.change.dryRun {
-		return nil, true, errors.Join(plan.Err(), printWheelForPlan(a, plan, f.deploy.nodes.json, f.verbose))
+		return nil, true, errors.Join(plan.Err(), printWheelForPlan(a, plan, f.deploy.nodes.json, a.show.Verbose))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)

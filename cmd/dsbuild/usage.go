@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -130,16 +131,14 @@ func wantedValue(f *pflag.Flag, err error) (why, hint string) {
 		"int": "a whole number", "bool": "true or false", "duration": "a duration such as 90s, 5m or 1h",
 	}
 	var number *strconv.NumError
-	var choice *choiceError
-	switch kind := kinds[f.Value.Type()]; {
-	case errors.As(err, &choice):
-		hint = choice.hint
+	kind := kinds[f.Value.Type()]
+	switch {
 	case errors.As(err, &number) && errors.Is(number.Err, strconv.ErrRange):
 		return "number too large", ""
-	case kind != "":
+	case kind != "" && !strings.HasPrefix(err.Error(), "want "):
 		return "want " + kind, ""
 	}
-	return err.Error(), hint
+	return err.Error(), fault.Hint(err)
 }
 
 // wrongArguments reports a missing or an unexpected argument, by the command's Use line.

@@ -24,12 +24,11 @@ type wheelFlags struct {
 	network networkFlags
 	nodes   forFlags // to build for, instead of one wheel
 
-	env     string
-	with    []string
-	bundle  bool
-	dryRun  bool
-	verbose bool // the plan of a dry run is printed whole
-	json    bool
+	env    string
+	with   []string
+	bundle bool
+	dryRun bool
+	json   bool
 }
 
 func newWheelCommand(a *app) *cobra.Command {
@@ -86,12 +85,10 @@ are written to the --output directory.`,
 	flags.BoolVar(&f.bundle, "bundle", false,
 		"Also collect the requirements of DeepSpeed and the extra wheels, without torch, in a wheelhouse")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "Print the plan without building")
-	flags.BoolVar(&f.verbose, "verbose", false, "With --dry-run: print every step, variable and package of the plan")
 	inGroup(cmd, groupSources, "env", "with", "bundle")
 	inGroup(cmd, groupBuild, "dry-run")
-	flagsNeed(cmd, "dry-run", "verbose")
 	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
-	inGroup(cmd, groupOutput, "json", "verbose")
+	inGroup(cmd, groupOutput, "json")
 	flagsExclude(cmd, "env", "for", "the nodes' environments decide")
 	return cmd
 }
@@ -241,7 +238,7 @@ func (f wheelFlags) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan
 	switch {
 	case err != nil || house == nil:
 		return err
-	case f.verbose:
+	case a.show.Verbose:
 		return house.PrintSteps(a.stdout)
 	}
 	with := "the companions"
@@ -254,7 +251,7 @@ func (f wheelFlags) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan
 
 // printPlan prints a plan for people: in short, or whole with --verbose.
 func (f wheelFlags) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) error {
-	if f.verbose {
+	if a.show.Verbose {
 		return plan.Print(a.stdout)
 	}
 	var builder string

@@ -38,7 +38,7 @@ func runWheelFor(ctx context.Context, a *app, f wheelFlags, network pipeline.Net
 		return err
 	}
 	if f.dryRun {
-		return errors.Join(plan.Err(), printWheelForPlan(a, plan, f.json, f.verbose))
+		return errors.Join(plan.Err(), printWheelForPlan(a, plan, f.json, a.show.Verbose))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)

@@ -2,6 +2,7 @@ package change
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -21,14 +22,14 @@ type InUse struct {
 	Wait   time.Duration // how long to wait for the processes to end before refusing the node
 }
 
-// ParseInUse reads the value of --in-use: refuse, wait=30m or ignore.
+// ParseInUse reads the value of --in-use: refuse, wait=30m or ignore. Its error says what is wanted.
 func ParseInUse(s string) (InUse, error) {
 	wait, waits := strings.CutPrefix(s, "wait=")
 	switch {
 	case waits:
 		d, err := time.ParseDuration(wait)
 		if err != nil || d <= 0 {
-			return InUse{}, fmt.Errorf("%s: must be a duration such as wait=90s, wait=30m or wait=2h", s)
+			return InUse{}, errors.New("want a duration such as wait=90s, wait=30m or wait=2h")
 		}
 		return InUse{Wait: d}, nil
 	case s == "refuse":
@@ -36,7 +37,7 @@ func ParseInUse(s string) (InUse, error) {
 	case s == "ignore":
 		return InUse{Ignore: true}, nil
 	}
-	return InUse{}, fmt.Errorf("%s: must be refuse, wait=DURATION or ignore", s)
+	return InUse{}, errors.New("want refuse, wait=DURATION or ignore")
 }
 
 // InUseHint is the hint for an environment in use.

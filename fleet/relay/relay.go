@@ -51,7 +51,7 @@ func ParseMode(text string) (Options, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > maxFanout {
-		return Options{}, fmt.Errorf("%s: must be auto, off, or a number from 1 to %d", text, maxFanout)
+		return Options{}, fmt.Errorf("want auto, off, or a number from 1 to %d", maxFanout)
 	}
 	return Options{Fanout: n}, nil
 }

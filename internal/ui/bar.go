@@ -61,6 +61,9 @@ func (b *bar) Close() {
 		return
 	}
 	b.closed = true
+	if b.console.opts.NoProgress {
+		return
+	}
 	now := time.Now()
 	last := fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start)))
 	if b.total > 0 {

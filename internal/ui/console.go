@@ -46,27 +46,30 @@ func New(w io.Writer, opts Options) *Console {
 		opts.Size = defaultSize
 	}
 	opts.StillEvery = cmp.Or(opts.StillEvery, 30*time.Second)
-	m := marks{
-		done: "✓", cached: "•", skipped: "-", failed: "✗", warning: "warning:",
-		spinner: []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"},
-	}
-	if opts.ASCII {
-		m.done, m.cached, m.failed = "+", "*", "x"
-		m.spinner = []string{"|", "/", "-", "\\"}
-	}
-	if opts.Color {
-		m.done = "\x1b[32m" + m.done + "\x1b[0m"
-		m.cached = "\x1b[2m" + m.cached + "\x1b[0m"
-		m.failed = "\x1b[31m" + m.failed + "\x1b[0m"
-		m.warning = "\x1b[33m" + m.warning + "\x1b[0m"
-	}
-	m.warning += " "
-	return &Console{w: w, opts: opts, marks: m}
+	return &Console{w: w, opts: opts, marks: opts.marks()}
+}
+
+// Configure applies the user's choices, before the first line.
+func (c *Console) Configure(s Settings) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opts.Settings = s
+	c.marks = c.opts.marks()
 }
 
 // Note prints one line that needs no context.
 func (c *Console) Note(format string, args ...any) {
+	if c.opts.Quiet {
+		return
+	}
 	c.printLines(Clean(fmt.Sprintf(format, args...)))
+}
+
+// Detail prints one line if Verbose is set.
+func (c *Console) Detail(format string, args ...any) {
+	if c.opts.Verbose {
+		c.printLines(Clean(fmt.Sprintf(format, args...)))
+	}
 }
 
 // Warn prints one line as a warning.
@@ -158,7 +161,7 @@ func (c *Console) printLines(text string) {
 func (c *Console) openLine(l liveLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed || c.opts.Quiet || c.opts.NoProgress {
 		return
 	}
 	c.live = append(c.live, l)
@@ -183,7 +186,9 @@ func (c *Console) finishLine(l liveLine, last string) {
 	if len(c.live) == 0 {
 		c.stopTicker()
 	}
-	c.writeText(last)
+	if !c.opts.Quiet {
+		c.writeText(last)
+	}
 }
 
 func (c *Console) stopTicker() {

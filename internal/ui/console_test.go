@@ -333,3 +333,47 @@ func TestFromEnvironment(t *testing.T) {
 		t.Error("a dumb terminal cannot redraw")
 	}
 }
+
+// The flags of the command line decide over the terminal and its variables.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	run := func(opts ui.Options, s ui.Settings) string {
+		var out strings.Builder
+		c := ui.New(&out, opts)
+		c.Configure(s)
+		c.Note("note")
+		c.Detail("detail")
+		c.Warn("warn")
+		step := c.Step("step")
+		step.Log("line")
+		step.End(ui.Skipped, "")
+		c.Bar("bar", 10).Close()
+		c.Close()
+		return out.String()
+	}
+	for name, c := range map[string]struct {
+		opts      ui.Options
+		settings  ui.Settings
+		has, lack []string
+	}{
+		"default":     {ui.Options{}, ui.Settings{}, []string{"note\n", "warning: warn\n", "- step", "bar: 0%"}, []string{"detail", "line"}},
+		"quiet":       {ui.Options{Terminal: true}, ui.Settings{Quiet: true}, []string{"warning: warn\n"}, []string{"note", "step", "bar"}},
+		"verbose":     {ui.Options{}, ui.Settings{Verbose: true}, []string{"note\n", "detail\n", "step: line\n", "- step"}, nil},
+		"no progress": {ui.Options{Terminal: true}, ui.Settings{NoProgress: true}, []string{"note\n", "- step"}, []string{"bar", "\r"}},
+		"always":      {ui.Options{}, ui.Settings{Color: ui.ColorAlways}, []string{"\x1b[33mwarning:\x1b[0m warn\n"}, nil},
+		"never":       {ui.Options{Color: true}, ui.Settings{Color: ui.ColorNever}, []string{"warning: warn\n"}, []string{"\x1b[3"}},
+		"auto":        {ui.Options{Color: true}, ui.Settings{Color: ui.ColorAuto}, []string{"\x1b[33mwarning:\x1b[0m warn\n"}, nil},
+	} {
+		got := run(c.opts, c.settings)
+		for _, text := range c.has {
+			if !strings.Contains(got, text) {
+				t.Errorf("%s: no %q in %q", name, text, got)
+			}
+		}
+		for _, text := range c.lack {
+			if strings.Contains(got, text) {
+				t.Errorf("%s: %q in %q", name, text, got)
+			}
+		}
+	}
+}

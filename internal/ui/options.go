@@ -16,6 +16,8 @@ type Options struct {
 	Terminal bool
 	// Color allows colours.
 	Color bool
+	// Settings are the user's choices.
+	Settings
 	// ASCII keeps marks and bars to ASCII.
 	ASCII bool
 	// Size returns columns and rows of the terminal; 80x24 if nil.
@@ -24,6 +26,24 @@ type Options struct {
 	// seconds if 0.
 	StillEvery time.Duration
 }
+
+// Settings are what the flags of the command line say about the output.
+type Settings struct {
+	Color      Color
+	Quiet      bool // only warnings; errors and results are not a Console's
+	Verbose    bool // the lines of all steps, and details
+	NoProgress bool // no live lines, bars or reminders
+}
+
+// Color says when to use colors.
+type Color string
+
+// The values of Color. ColorAuto, or "", is Options.Color.
+const (
+	ColorAuto   Color = "auto"
+	ColorAlways Color = "always"
+	ColorNever  Color = "never"
+)
 
 // FromEnvironment finds out whether w is a terminal, and applies NO_COLOR, TERM and the locale.
 func FromEnvironment(w io.Writer) Options {
@@ -51,9 +71,29 @@ func FromEnvironment(w io.Writer) Options {
 
 func defaultSize() (width, height int) { return 80, 24 }
 
-// marks are the signs in front of lines, coloured if wanted.
+// marks are the signs in front of lines, colored if wanted.
 type marks struct {
 	done, cached, skipped, failed string
 	warning                       string
 	spinner                       []string
+}
+
+// marks returns the signs for these options.
+func (o Options) marks() marks {
+	m := marks{
+		done: "✓", cached: "•", skipped: "-", failed: "✗", warning: "warning:",
+		spinner: []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"},
+	}
+	if o.ASCII {
+		m.done, m.cached, m.failed = "+", "*", "x"
+		m.spinner = []string{"|", "/", "-", "\\"}
+	}
+	if o.Settings.Color == ColorAlways || o.Color && o.Settings.Color != ColorNever {
+		m.done = "\x1b[32m" + m.done + "\x1b[0m"
+		m.cached = "\x1b[2m" + m.cached + "\x1b[0m"
+		m.failed = "\x1b[31m" + m.failed + "\x1b[0m"
+		m.warning = "\x1b[33m" + m.warning + "\x1b[0m"
+	}
+	m.warning += " "
+	return m
 }

@@ -24,6 +24,10 @@ func (r rewritten) Note(format string, args ...any) {
 	r.rep.Note("%s", r.title(fmt.Sprintf(format, args...)))
 }
 
+func (r rewritten) Detail(format string, args ...any) {
+	r.rep.Detail("%s", r.title(fmt.Sprintf(format, args...)))
+}
+
 func (r rewritten) Warn(format string, args ...any) {
 	r.rep.Warn("%s", r.title(fmt.Sprintf(format, args...)))
 }

@@ -15,7 +15,7 @@ type step struct {
 	ended    bool
 }
 
-// Log remembers the newest line of output.
+// Log remembers the newest line of output, or prints it if Verbose is set.
 func (s *step) Log(line string) {
 	line = strings.TrimSpace(cleanLine(line))
 	if line == "" {
@@ -23,6 +23,10 @@ func (s *step) Log(line string) {
 	}
 	s.console.mu.Lock()
 	defer s.console.mu.Unlock()
+	if s.console.opts.Verbose {
+		s.console.writeText(s.title + ": " + line)
+		return
+	}
 	s.newest = line
 }
 

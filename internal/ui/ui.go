@@ -20,6 +20,8 @@ const (
 type Reporter interface {
 	// Note prints one line that needs no context.
 	Note(format string, args ...any)
+	// Detail prints one line that only users of --verbose see.
+	Detail(format string, args ...any)
 	// Warn prints one line as a warning.
 	Warn(format string, args ...any)
 	// Step announces a step; End on the returned Step closes it with its time.
