@@ -22,14 +22,14 @@ func (o Options) askAnsible(ctx context.Context, path string) (*Inventory, error
 	switch {
 	case path == "-":
 		failed := unreadable(path,
-			errors.New("it reads as an Ansible inventory, and ansible-inventory does not read standard input"))
-		failed.Problems[0].Hint = "name the file, or: ansible-inventory -i FILE --list | dsbuild ... -"
+			errors.New("detected an Ansible inventory, which cannot be read from standard input"))
+		failed.Problems[0].Hint = "specify the file, or run ansible-inventory -i FILE --list | dsbuild ... -"
 		return nil, failed
 	case o.Ansible == nil:
 		failed := unreadable(path,
-			errors.New("it reads as an Ansible inventory, which needs ansible-inventory, and that is not installed"))
-		failed.Problems[0].Hint = "pip install ansible-core; " +
-			"or run ansible-inventory -i INVENTORY --list > nodes.json on a machine that has it, and name that file"
+			errors.New("detected an Ansible inventory, but ansible-inventory is not installed"))
+		failed.Problems[0].Hint = "install it (pip install ansible-core), or run " +
+			"ansible-inventory -i INVENTORY --list > nodes.json on a machine that has it, and specify that file"
 		return nil, failed
 	}
 	text, err := o.Ansible(ctx, path)
@@ -82,20 +82,20 @@ func (r *reader) fromAnsible(found []ansible.Host) *Inventory {
 		for _, g := range h.Groups {
 			switch {
 			case names[g]:
-				v.note("dsbuild ignores the group %s: --limit %s means the node of that name", g, g)
+				v.note("ignoring group %s: a node has the same name", g)
 			case checkName(g) != nil:
-				v.note("dsbuild ignores the group %s: --limit supports only letters, digits, '.', '_' and '-'", quoted(g))
+				v.note("ignoring group %s: --limit supports only letters, digits, '.', '_' and '-'", quoted(g))
 			default:
 				all = append(all, g)
 			}
 		}
 		v.said.groups = all
 		if err := checkName(h.Name); err != nil {
-			v.unusable("give it a name, and its address as ansible_host", "%v", err)
+			v.unusable("name the host, and set its address with ansible_host", "%v", err)
 		}
 		// Each fault has several texts.
 		if held += v.said.size(); held+10*len(inv.faults)+len(inv.Notes) > maxHeld {
-			r.Add(at, "", "all nodes together have too many variables and groups")
+			r.Add(at, "", "too many variables and groups")
 			return inv
 		}
 		hosts := v.said.hosts(h.Name, at)
@@ -146,7 +146,7 @@ func (v *varReader) get(names ...string) (name string, value any, ok bool) {
 }
 
 // encryptedHint is for a value that ansible-inventory prints without decrypting it.
-const encryptedHint = "write it unencrypted, or encrypt the whole file: ansible-inventory decrypts such a file"
+const encryptedHint = "write it unencrypted, or encrypt the whole file, which ansible-inventory decrypts"
 
 // text reads a variable as a text.
 func (v *varReader) text(check func(string) error, names ...string) optional[string] {
@@ -163,7 +163,7 @@ func (v *varReader) text(check func(string) error, names ...string) optional[str
 	case float64:
 		text = strconv.FormatFloat(value, 'f', -1, 64)
 	default:
-		v.unusable("", "%s must be a text", name)
+		v.unusable("", "%s must be a string", name)
 		return optional[string]{}
 	}
 	err := checkWord(text)
@@ -184,7 +184,7 @@ func (v *varReader) evaluated(name string, value any) bool {
 		v.unusable(encryptedHint, "%s is encrypted", name)
 		return false
 	case holds(value, isTemplate):
-		v.unusable("write the value itself", "%s is a template, which only Ansible can evaluate, in a play", name)
+		v.unusable("write the value itself", "%s is a template, which only an Ansible play can evaluate", name)
 		return false
 	}
 	return true
@@ -239,7 +239,7 @@ func (v *varReader) path(names ...string) optional[string] {
 	}
 	if err != nil {
 		name, _, _ := v.get(names...)
-		v.unusable("write the path in full", "%s: %v", name, err)
+		v.unusable("write the full path", "%s: %v", name, err)
 		return optional[string]{}
 	}
 	return some(path)
@@ -251,29 +251,29 @@ func (v *varReader) connection() {
 		switch kind, _ := value.(string); strings.TrimPrefix(kind, "ansible.builtin.") {
 		case "ssh", "smart", "paramiko", "paramiko_ssh":
 		case "local":
-			v.note("dsbuild ignores %s=local: it reaches every node over SSH", name)
+			v.note("ignoring %s=local: nodes are always reached over SSH", name)
 		default:
-			v.apart("%s is %s: dsbuild reaches nodes only over SSH", name, quoted(value))
+			v.apart("%s is %s: only SSH is supported", name, quoted(value))
 		}
 	}
 	if _, value, ok := v.get("ansible_shell_type"); ok && (value == "powershell" || value == "cmd") {
-		v.apart("ansible_shell_type is %s: a node needs a POSIX shell", quoted(value))
+		v.apart("ansible_shell_type is %s: only POSIX shells are supported", quoted(value))
 	}
 	for _, secret := range [][]string{
 		{"ansible_password", "ansible_ssh_pass", "ansible_ssh_password"},
 		{"ansible_private_key", "ansible_ssh_private_key"},
 	} {
 		if name, _, ok := v.get(secret...); ok {
-			v.note("dsbuild ignores %s: it logs in with key files and the agent's keys", name)
+			v.note("ignoring %s: logins use key files and the SSH agent", name)
 		}
 	}
 	for _, name := range []string{"ansible_host_key_checking", "ansible_ssh_host_key_checking"} {
 		if _, value, ok := v.get(name); ok && !isTrue(value) {
-			v.note("dsbuild ignores %s: it always checks host keys", name)
+			v.note("ignoring %s: host keys are always checked", name)
 		}
 	}
 	if name, _, ok := v.get("ansible_ssh_executable"); ok {
-		v.note("dsbuild ignores %s: it takes the ssh on PATH", name)
+		v.note("ignoring %s: the ssh on PATH is used", name)
 	}
 }
 
@@ -285,7 +285,7 @@ func (v *varReader) become() optional[string] {
 	}
 	if isTemplate(value) {
 		v.unusable("write the value itself, or set dsbuild_sudo",
-			"%s is a template, which only Ansible can evaluate, in a play", name)
+			"%s is a template, which only an Ansible play can evaluate", name)
 		return optional[string]{}
 	}
 	if !isTrue(value) {
@@ -293,12 +293,12 @@ func (v *varReader) become() optional[string] {
 	}
 	method := v.text(nil, "ansible_become_method").or(some("sudo"))
 	if strings.TrimPrefix(method.value, "ansible.builtin.") != "sudo" {
-		v.unusable("dsbuild_sudo: false runs commands as the user who logs in",
-			"ansible_become_method is %s: dsbuild supports only sudo", quoted(method.value))
+		v.unusable("set dsbuild_sudo: false to run commands as the login user",
+			"ansible_become_method is %s: only sudo is supported", quoted(method.value))
 		return optional[string]{}
 	}
 	if name, _, ok := v.get("ansible_become_password", "ansible_become_pass"); ok {
-		v.note("dsbuild ignores %s: it asks sudo's questions at the terminal", name)
+		v.note("ignoring %s: sudo's prompts appear at the terminal", name)
 	}
 	return v.text(checkUser, "ansible_become_user").or(some("root"))
 }
@@ -327,7 +327,7 @@ func (v *varReader) python() optional[string] {
 	case slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
 		return optional[string]{}
 	case isTemplate(value):
-		v.note("%s is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python",
+		v.note("%s is a template, which only an Ansible play can evaluate: using python3; set dsbuild_python to change it",
 			name)
 		return optional[string]{}
 	case envPython.MatchString(text):
@@ -357,7 +357,7 @@ func (v *varReader) own() {
 		key := strings.TrimPrefix(name, "dsbuild_")
 		switch {
 		case !slices.Contains(ownVars(), key):
-			advice := "known: dsbuild_" + strings.Join(ownVars(), ", dsbuild_")
+			advice := "known variables: dsbuild_" + strings.Join(ownVars(), ", dsbuild_")
 			if near := lineerr.Nearest(key, ownVars()); near != "" {
 				advice = "did you mean dsbuild_" + near + "?"
 			}

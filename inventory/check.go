@@ -18,19 +18,19 @@ var nodeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 func checkName(s string) error {
 	switch {
 	case len(s) > maxName:
-		return fmt.Errorf("a name of more than %d characters", maxName)
+		return fmt.Errorf("name longer than %d characters", maxName)
 	case nodeName.MatchString(s):
 		return nil
 	case strings.Contains(s, "@"):
-		return fmt.Errorf("%q is not a name: give the user with the key user", lineerr.Clip(s))
+		return fmt.Errorf("invalid name %q: set the user with user:", lineerr.Clip(s))
 	case strings.Contains(s, ":"):
-		return fmt.Errorf("%q is not a name: give address and port with the keys address and port", lineerr.Clip(s))
+		return fmt.Errorf("invalid name %q: set address and port with address: and port:", lineerr.Clip(s))
 	}
-	return fmt.Errorf("%q is not a name: use letters, digits, '.', '_' and '-', and do not begin with '.' or '-'",
+	return fmt.Errorf("invalid name %q: use letters, digits, '.', '_' and '-', not starting with '.' or '-'",
 		lineerr.Clip(s))
 }
 
-// checkWord refuses text with a line break.
+// checkWord rejects text with a line break.
 func checkWord(s string) error {
 	if strings.ContainsAny(s, "\n\r") {
 		return errors.New("must be one line")
@@ -44,7 +44,7 @@ var loginName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*\\)?[\pL\pN_][\pL
 
 func checkUser(s string) error {
 	if !loginName.MatchString(s) {
-		return fmt.Errorf("%q is not a user name", lineerr.Clip(s))
+		return fmt.Errorf("invalid user name %q", lineerr.Clip(s))
 	}
 	return nil
 }
@@ -57,17 +57,16 @@ func checkAddress(s string) error {
 		nodeName.MatchString(s) && len(s) <= maxName {
 		return nil
 	}
-	return fmt.Errorf("%q is neither a host name nor an IP address (give a port with the key port)", lineerr.Clip(s))
+	return fmt.Errorf("invalid host name or IP address %q (set a port with port:)", lineerr.Clip(s))
 }
 
-// checkPython refuses an interpreter whose path is relative: a command would look for it in its
-// own working directory.
+// checkPython rejects a relative interpreter path, which a command would resolve in its own working directory.
 func checkPython(s string) error {
 	switch {
 	case strings.ContainsAny(s, "\n\r"):
 		return errors.New("must be one line")
 	case strings.HasPrefix(s, "-"), strings.HasPrefix(s, "~"), strings.Contains(s, "/") && !strings.HasPrefix(s, "/"):
-		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", lineerr.Clip(s))
+		return fmt.Errorf("%q must be an absolute path on the node, or a command name", lineerr.Clip(s))
 	}
 	return nil
 }
@@ -95,7 +94,7 @@ func checkJump(s string) error {
 			host, port, found = strings.Cut(rest, "]")
 			port = strings.TrimPrefix(port, ":")
 			if !found {
-				return errors.New("jump host: a [ without its ]")
+				return errors.New("jump host: unmatched [")
 			}
 		} else if strings.Count(host, ":") == 1 {
 			host, port, _ = strings.Cut(host, ":")

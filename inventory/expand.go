@@ -17,7 +17,7 @@ const (
 
 // RangeError reports an invalid range expression.
 type RangeError struct {
-	// Offset is the place of the fault in the expression, in bytes.
+	// Offset is the position of the error in the expression, in bytes.
 	Offset  int
 	Message string
 }
@@ -37,7 +37,7 @@ func Expand(expr string) ([]string, error) {
 		}
 		count := term.count()
 		if len(names)+count > MaxNames {
-			return nil, &RangeError{start, fmt.Sprintf("the expression has more than %d names", MaxNames)}
+			return nil, &RangeError{start, fmt.Sprintf("more than %d names", MaxNames)}
 		}
 		names = term.appendNames(names)
 		if term.end == len(expr) {
@@ -91,7 +91,7 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 			}
 			at, length = end, length+longest
 		case ']':
-			return term, &RangeError{at, "a ] without a ["}
+			return term, &RangeError{at, "unmatched ]"}
 		default:
 			end := at + 1
 			for end < len(expr) && !strings.ContainsRune("[],", rune(expr[end])) {
@@ -102,11 +102,11 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 			at = end
 		}
 		if length > maxName {
-			return term, &RangeError{start, fmt.Sprintf("a name of more than %d characters", maxName)}
+			return term, &RangeError{start, fmt.Sprintf("name longer than %d characters", maxName)}
 		}
 	}
 	if at == start {
-		return term, &RangeError{start, "a name is missing"}
+		return term, &RangeError{start, "missing name"}
 	}
 	term.end = at
 	return term, nil
@@ -116,7 +116,7 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 func parseBrackets(expr string, open int) (rangePart, int, error) {
 	length := strings.IndexByte(expr[open:], ']')
 	if length < 0 {
-		return rangePart{}, 0, &RangeError{open, "a [ without a ]"}
+		return rangePart{}, 0, &RangeError{open, "unmatched ["}
 	}
 	var part rangePart
 	at := open + 1
@@ -126,7 +126,7 @@ func parseBrackets(expr string, open int) (rangePart, int, error) {
 			return rangePart{}, 0, &RangeError{at, err.Error()}
 		}
 		if part.spans = append(part.spans, s); len(part.spans) > MaxNames {
-			return rangePart{}, 0, &RangeError{open, fmt.Sprintf("the expression has more than %d names", MaxNames)}
+			return rangePart{}, 0, &RangeError{open, fmt.Sprintf("more than %d names", MaxNames)}
 		}
 		at += len(item) + 1
 	}
@@ -141,10 +141,10 @@ func parseSpan(item string) (span, error) {
 	}
 	for _, number := range []string{first, last} {
 		if number == "" || strings.Trim(number, "0123456789") != "" {
-			return span{}, fmt.Errorf("%q is neither a number nor a range such as 01-16", item)
+			return span{}, fmt.Errorf("invalid range %q: want a number, or a range such as 01-16", item)
 		}
 		if len(number) > maxDigits {
-			return span{}, fmt.Errorf("the number %q is too large", number)
+			return span{}, fmt.Errorf("number %q is too large", number)
 		}
 	}
 	s := span{width: len(first)}
@@ -152,10 +152,10 @@ func parseSpan(item string) (span, error) {
 	s.first, _ = strconv.Atoi(first)
 	s.last, _ = strconv.Atoi(last)
 	if s.last < s.first {
-		return span{}, fmt.Errorf("the range %s runs backwards", item)
+		return span{}, fmt.Errorf("descending range %s", item)
 	}
 	if want := s.format(s.last); last != want {
-		return span{}, fmt.Errorf("the range %s has ends of different width (write %s-%s?)", item, first, want)
+		return span{}, fmt.Errorf("bounds of different width in range %s (did you mean %s-%s?)", item, first, want)
 	}
 	return s, nil
 }

@@ -84,12 +84,12 @@ func TestTakenForAnsible(t *testing.T) {
 		"gpu[01:02]\n", "\ufeff[a]\nx slots=8\n", "; ini\nx ansible_host=1.2.3.4\n", "x slots=8 ansible_host=1.2.3.4\n", "[g:vars]\na=b\n", "word\nanother a=b\n",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "hosts")
-		want := "hosts: cannot read the inventory: it reads as an Ansible inventory, which needs ansible-inventory, and that is not installed"
-		if err == nil || err.Error() != want || !strings.HasPrefix(fault.Hint(err), "pip install ansible-core; or ") {
+		want := "hosts: cannot read the inventory: detected an Ansible inventory, but ansible-inventory is not installed"
+		if err == nil || err.Error() != want || !strings.HasPrefix(fault.Hint(err), "install it (pip install ansible-core), or run ") {
 			t.Errorf("%q: got %v, hint %q", text, err, fault.Hint(err))
 		}
 		_, err = inventory.Read(strings.NewReader(text), "-")
-		if err == nil || !strings.HasSuffix(err.Error(), "ansible-inventory does not read standard input") || !strings.HasPrefix(fault.Hint(err), "name the file, or: ") {
+		if err == nil || !strings.HasSuffix(err.Error(), "detected an Ansible inventory, which cannot be read from standard input") || !strings.HasPrefix(fault.Hint(err), "specify the file, or run ") {
 			t.Errorf("%q from standard input: got %v, hint %q", text, err, fault.Hint(err))
 		}
 	}
@@ -99,17 +99,17 @@ func TestTakenForAnsible(t *testing.T) {
 func TestTakenFor(t *testing.T) {
 	for text, want := range map[string]string{
 		"x slots=8\ny\n":             "as a DeepSpeed hostfile",
-		"x\nx\ny\n":                  "x:2:1: node x occurs twice",
-		"gpu01 8\ngpu02 8\n":         "as a DeepSpeed hostfile (host slots=N):\nx:1:1: must be NAME slots=N",
-		"gpu01 slot=8\n":             "x:1:1: must be NAME slots=N",
-		"gpu01 max-slots=8\ngpu02\n": "x:1:1: must be NAME slots=N",
-		"10.0.0.1 gpu01\n":           "x:1:1: must be NAME slots=N",
+		"x\nx\ny\n":                  "x:2:1: duplicate node x: first at x:1:1",
+		"gpu01 8\ngpu02 8\n":         "as a DeepSpeed hostfile (host slots=N):\nx:1:1: invalid line: want NAME slots=N",
+		"gpu01 slot=8\n":             "x:1:1: invalid line: want NAME slots=N",
+		"gpu01 max-slots=8\ngpu02\n": "x:1:1: invalid line: want NAME slots=N",
+		"10.0.0.1 gpu01\n":           "x:1:1: invalid line: want NAME slots=N",
 		"x[1-\n":                     "as a list of hosts",
 		`{"_meta": {}, "g": 1}`:      "as the output of ansible-inventory --list",
 		"nodes: [{hosts: x, y: 1}]":  "x:1:20: unknown key",
-		"gpu01:8\ngpu02:2222\n":      "x:2:7: 2222 after gpu02 could be a port: in a list of hosts it is the number of GPUs",
-		"gpu01:22\n":                 "x:1:7: 22 after gpu01 could be a port",
-		"gpu01:0\n":                  "x:1:7: 0 after gpu01 could be a port",
+		"gpu01:8\ngpu02:2222\n":      "x:2:7: 2222 after gpu02 may be a port, but a list of hosts has the number of GPUs there",
+		"gpu01:22\n":                 "x:1:7: 22 after gpu01 may be a port",
+		"gpu01:0\n":                  "x:1:7: 0 after gpu01 may be a port",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "x")
 		var wrong *inventory.Error
@@ -141,11 +141,11 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 	for name, want := range map[string]string{
 		"inventroy.yaml":  "did you mean inventory.yaml?",
 		"./inventroy.yml": "did you mean inventory.yaml?",
-		"gpu01":           "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"node":            "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"x/gpu[1-2]":      "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"a.yaml,b.yaml":   "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"":                "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"gpu01":           "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"node":            "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"x/gpu[1-2]":      "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"a.yaml,b.yaml":   "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"":                "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
 	} {
 		_, err := inventory.Open(t.Context(), name, inventory.Options{})
 		var wrong *inventory.Error
@@ -154,11 +154,11 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 		}
 	}
 	_, err := inventory.Open(t.Context(), "gpu[3-1],x", inventory.Options{})
-	want := "gpu[3-1],x is not a file, so dsbuild read it as a node expression:\nnode expression:1:5: the range 3-1 runs backwards\n    1 | gpu[3-1],x\n      |     ^"
+	want := "gpu[3-1],x is not a file, and is invalid as a node expression:\nnode expression:1:5: descending range 3-1\n    1 | gpu[3-1],x\n      |     ^"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
-	if _, err := inventory.Open(t.Context(), "x[1-2],x1", inventory.Options{}); err == nil || !strings.Contains(err.Error(), "has node x1 twice") {
+	if _, err := inventory.Open(t.Context(), "x[1-2],x1", inventory.Options{}); err == nil || !strings.Contains(err.Error(), "duplicate node x1 in this expression") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -210,10 +210,10 @@ func TestAnsibleBecome(t *testing.T) {
 	if want := "a=root b=ops c= d= e= f=ops g=root"; strings.Join(got, " ") != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if len(part.Notes) != 1 || part.Notes[0].Node != "g" || !strings.Contains(part.Notes[0].Text, "sudo's questions at the terminal") || strings.Contains(part.Notes[0].Text, "hunter2") {
+	if len(part.Notes) != 1 || part.Notes[0].Node != "g" || !strings.Contains(part.Notes[0].Text, "sudo's prompts appear at the terminal") || strings.Contains(part.Notes[0].Text, "hunter2") {
 		t.Errorf("notes: %v", part.Notes)
 	}
-	for limit, want := range map[string]string{"h": "dsbuild supports only sudo", "i": "a template"} {
+	for limit, want := range map[string]string{"h": "only sudo is supported", "i": "a template"} {
 		if _, err := inv.Select(limit); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", limit, err)
 		}
@@ -223,19 +223,19 @@ func TestAnsibleBecome(t *testing.T) {
 // What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
 func TestAnsibleNotes(t *testing.T) {
 	inv := ofAnsible(t, "notes.ini")
-	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "only over SSH") || fault.Hint(err) != "leave it out: --limit '!w'" {
+	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "only SSH is supported") || fault.Hint(err) != "exclude it: --limit '!w'" {
 		t.Errorf("got %v", err)
 	}
 	for limit, want := range map[string]string{
-		"localhost": "dsbuild ignores ansible_connection=local: it reaches every node over SSH; " +
-			"ansible_python_interpreter is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python",
-		"a": "dsbuild ignores ansible_ssh_pass: it logs in with key files and the agent's keys; " +
-			"dsbuild ignores ansible_host_key_checking: it always checks host keys; " +
-			"dsbuild ignores the group c: --limit c means the node of that name",
-		"b": `dsbuild ignores StrictHostKeyChecking=no: it always checks host keys; dsbuild ignores UserKnownHostsFile=/dev/null: it always checks host keys; ` +
-			`dsbuild ignores the option -w of ansible_ssh_common_args; ` +
-			`dsbuild ignores the group "x/y": --limit supports only letters, digits, '.', '_' and '-'`,
-		"c": "dsbuild ignores ansible_ssh_private_key: it logs in with key files and the agent's keys; dsbuild ignores ansible_ssh_executable: it takes the ssh on PATH",
+		"localhost": "ignoring ansible_connection=local: nodes are always reached over SSH; " +
+			"ansible_python_interpreter is a template, which only an Ansible play can evaluate: using python3; set dsbuild_python to change it",
+		"a": "ignoring ansible_ssh_pass: logins use key files and the SSH agent; " +
+			"ignoring ansible_host_key_checking: host keys are always checked; " +
+			"ignoring group c: a node has the same name",
+		"b": `ignoring StrictHostKeyChecking=no: host keys are always checked; ignoring UserKnownHostsFile=/dev/null: host keys are always checked; ` +
+			`ignoring option -w in ansible_ssh_common_args; ` +
+			`ignoring group "x/y": --limit supports only letters, digits, '.', '_' and '-'`,
+		"c": "ignoring ansible_ssh_private_key: logins use key files and the SSH agent; ignoring ansible_ssh_executable: the ssh on PATH is used",
 	} {
 		part, err := inv.Select(limit)
 		if err != nil {
@@ -321,7 +321,7 @@ func TestAnsibleIsAsked(t *testing.T) {
 	if want := "hosts: cannot read the inventory: ansible-inventory: no vault password"; !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	for text, want := range map[string]string{"no json": "not a JSON object", `{"_meta": {"hostvars": {}}}`: "the inventory has no nodes"} {
+	for text, want := range map[string]string{"no json": "not a JSON object", `{"_meta": {"hostvars": {}}}`: "no nodes in the inventory"} {
 		answer, failure = text, nil
 		if _, err := inventory.Open(t.Context(), filepath.Join(dir, "hosts"), opt); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", text, err, want)

@@ -54,8 +54,8 @@ func (r *reader) hostList() *Inventory {
 			n, err := strconv.Atoi(slots)
 			if err != nil || n < 1 || n > mostPerHost || n == sshPort {
 				r.Add(inside(len(expr)+1),
-					"write a number of GPUs as NAME slots=N, and a port as port: N in dsbuild's YAML (docs/nodes.md)",
-					"%s after %s could be a port: in a list of hosts it is the number of GPUs",
+					"write a number of GPUs as NAME slots=N, and a port as port: N in a YAML inventory (docs/nodes.md)",
+					"%s after %s may be a port, but a list of hosts has the number of GPUs there",
 					lineerr.Clip(slots), lineerr.Clip(expr))
 				continue
 			}
@@ -88,7 +88,7 @@ func (l *nodeList) hostLine(at Position, m []string) {
 		name, s.user = host, some(user)
 	}
 	if err := checkName(name); err != nil {
-		l.Add(at, "give it a name in ~/.ssh/config (Host NAME, HostName ADDRESS)", "%v", err)
+		l.Add(at, "name the host in ~/.ssh/config (Host NAME, HostName ADDRESS)", "%v", err)
 		return
 	}
 	n, err := strconv.Atoi(m[3])
@@ -99,7 +99,7 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	}
 	s.slots = some(n)
 	if rest := strings.TrimSpace(m[4]); rest != "" && !strings.HasPrefix(rest, "#") {
-		text := "dsbuild ignores text after slots=N in a hostfile, as DeepSpeed does: " + lineerr.Clip(rest)
+		text := "ignoring text after slots=N, as DeepSpeed does: " + lineerr.Clip(rest)
 		l.notes = append(l.notes, Note{name, text})
 	}
 	l.addNode(name, at, s)

@@ -29,19 +29,19 @@ func (r *reader) inventory(body yamldoc.Node) *Inventory {
 	}
 	if nodes == nil {
 		if len(r.Problems) == 0 {
-			r.Add(r.Place(body), "", "the inventory has no nodes")
+			r.Add(r.Place(body), "", "no nodes in the inventory")
 		}
 		return nil
 	}
 	entries := r.Entries(nodes, "nodes")
 	if entries != nil && len(entries) == 0 {
-		r.Add(r.Place(nodes), "", "the inventory has no nodes")
+		r.Add(r.Place(nodes), "", "no nodes in the inventory")
 	}
 	list := nodeList{reader: r, defaults: defaults, first: make(map[string]Position)}
 	for _, entry := range entries {
 		list.add(entry)
 	}
-	// Refuse a group with the name of a node: --limit could not tell them apart.
+	// Reject a group with the name of a node: --limit could not tell them apart.
 	seen := make(map[string]bool)
 	for _, g := range list.groups {
 		if first, isNode := list.first[g.name]; isNode && !seen[g.name] {
@@ -77,14 +77,14 @@ func (l *nodeList) add(entry yamldoc.Node) {
 	hosts, ok := owned["hosts"]
 	if !ok {
 		if yamldoc.IsMapping(entry) {
-			l.Add(l.Place(entry), "", "a node without hosts")
+			l.Add(l.Place(entry), "", `missing key "hosts"`)
 		}
 		return
 	}
 	names := l.names(hosts)
 	at := l.Place(hosts)
 	if len(names) > 1 && own.address.set {
-		l.Add(at, "give each address its own node", "an address is for one node, but these are %d", len(names))
+		l.Add(at, "write one entry for each address", "address set for %d nodes", len(names))
 	}
 	// Merging costs as much as its result holds, even for an entry without names: count it first.
 	if l.hold(at, own.size()+l.defaults.size()) {
@@ -105,9 +105,9 @@ func (l *nodeList) add(entry yamldoc.Node) {
 func (l *nodeList) addNode(name string, at Position, s settings) {
 	if first, twice := l.first[name]; twice {
 		if first == at {
-			l.Add(at, "", "this expression has node %s twice", name)
+			l.Add(at, "", "duplicate node %s in this expression", name)
 		} else {
-			l.Add(at, "", "node %s occurs twice: first at %s", name, first)
+			l.Add(at, "", "duplicate node %s: first at %s", name, first)
 		}
 		return
 	}
@@ -128,7 +128,7 @@ func (l *nodeList) addNode(name string, at Position, s settings) {
 func (l *nodeList) hold(at Position, size int) (tooMuch bool) {
 	if l.held += size; l.held > maxHeld && !l.full {
 		l.full = true
-		l.Add(at, "", "all nodes together have too many variables and groups")
+		l.Add(at, "", "too many variables and groups")
 	}
 	return l.full
 }
@@ -193,7 +193,7 @@ func (r *reader) environments(n yamldoc.Node) optional[[]environment] {
 		node, ok := owned["name"]
 		if !ok {
 			if yamldoc.IsMapping(entry) {
-				r.Add(r.Place(entry), "", "an env without a name")
+				r.Add(r.Place(entry), "", `missing key "name"`)
 			}
 			continue
 		}
@@ -202,7 +202,7 @@ func (r *reader) environments(n yamldoc.Node) optional[[]environment] {
 			continue
 		}
 		if given[name.value] {
-			r.Add(r.Place(node), "", "env %s occurs twice", name.value)
+			r.Add(r.Place(node), "", "duplicate env %s", name.value)
 			continue
 		}
 		given[name.value] = true

@@ -84,7 +84,7 @@ func named(name string, missing error) (*Inventory, error) {
 		}
 	}
 	if err := rd.Err(); err != nil {
-		return nil, fmt.Errorf("%s is not a file, so dsbuild read it as a node expression:\n%w", lineerr.Clip(name), err)
+		return nil, fmt.Errorf("%s is not a file, and is invalid as a node expression:\n%w", lineerr.Clip(name), err)
 	}
 	inv.Path = name
 	return inv, nil
@@ -93,7 +93,7 @@ func named(name string, missing error) (*Inventory, error) {
 // noSuchFile returns the error for a missing file, with the nearest existing name as a hint.
 func noSuchFile(name string, err error) error {
 	failed := unreadable(name, err)
-	advice := "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2"
+	advice := "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2"
 	if entries, err := os.ReadDir(filepath.Dir(name)); err == nil {
 		var names []string
 		for _, e := range entries {

@@ -34,7 +34,7 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 		return nil, unreadable(path, err)
 	}
 	if len(data) > MaxSize {
-		rd.Add(Position{File: rd.File}, "", "larger than %d MiB: this is not an inventory", MaxSize>>20)
+		rd.Add(Position{File: rd.File}, "", "file is larger than %d MiB", MaxSize>>20)
 		return nil, rd.Err()
 	}
 	body := rd.recognise(data)
@@ -48,7 +48,7 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 // names the guess.
 func (r *reader) finish(inv *Inventory, path string) (*Inventory, error) {
 	if inv != nil && len(inv.Hosts) == 0 && len(r.Problems) == 0 {
-		r.Add(Position{File: r.File}, "", "the inventory has no nodes")
+		r.Add(Position{File: r.File}, "", "no nodes in the inventory")
 	}
 	err := r.Err()
 	switch {
@@ -58,7 +58,7 @@ func (r *reader) finish(inv *Inventory, path string) (*Inventory, error) {
 	case r.format == ownYAML || r.format == yamlFamily:
 		return nil, err
 	}
-	return nil, fmt.Errorf("%s: read as %s:\n%w", r.File, r.format, err)
+	return nil, fmt.Errorf("%s: parsed as %s:\n%w", r.File, r.format, err)
 }
 
 func unreadable(path string, err error) *Error {
@@ -104,7 +104,7 @@ func newReader(path string) (*reader, error) {
 	}
 	return &reader{Reader: yamldoc.Reader{
 		File: shown(path), Kind: "inventory",
-		Least: `give at least "nodes: [{hosts: NAME}]"`, Share: "put what nodes share into defaults",
+		Least: `add at least "nodes: [{hosts: NAME}]"`, Share: "put shared settings into defaults",
 	}, dir: dir, home: home}, nil
 }
 
@@ -113,7 +113,7 @@ func newReader(path string) (*reader, error) {
 func (r *reader) recognise(data []byte) yamldoc.Node {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		r.Add(Position{File: r.File}, "", "not UTF-8 text: this is not an inventory")
+		r.Add(Position{File: r.File}, "", "file is not UTF-8 text")
 		return nil
 	}
 	r.Lines = strings.Split(string(data), "\n")
@@ -133,7 +133,7 @@ func (r *reader) recognise(data []byte) yamldoc.Node {
 		}
 	}
 	if signs > maxSigns {
-		r.Add(Position{File: r.File}, "give nodes as ranges: gpu[01-16]", "too many entries")
+		r.Add(Position{File: r.File}, "write nodes as ranges: gpu[01-16]", "too many entries")
 		return nil
 	}
 	body := r.Parse(data)
@@ -157,7 +157,7 @@ func (r *reader) read(data []byte, body yamldoc.Node) *Inventory {
 		for at, text := range r.textLines() {
 			m := slotsWord.FindStringSubmatch(text)
 			if m == nil {
-				r.Add(at, "", "must be NAME slots=N, as DeepSpeed requires")
+				r.Add(at, "", "invalid line: want NAME slots=N, as DeepSpeed requires")
 				continue
 			}
 			list.hostLine(at, m)

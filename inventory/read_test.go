@@ -236,7 +236,7 @@ func TestUnreadable(t *testing.T) {
 		t.Error("a folder was read")
 	}
 	_, err = inventory.Read(bytes.NewReader(make([]byte, inventory.MaxSize+1)), "big.yaml")
-	if want := "big.yaml: larger than 16 MiB: this is not an inventory"; err == nil || err.Error() != want {
+	if want := "big.yaml: file is larger than 16 MiB"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %q", err, want)
 	}
 	for _, data := range []string{"\xff\xfe", "a\x00b"} {
@@ -302,17 +302,17 @@ nodes:
 func TestSelectErrors(t *testing.T) {
 	inv := read(t, "nodes: [{hosts: 'gpu[01-04]', groups: [a100]}]")
 	for expr, want := range map[string]string{
-		"gpu1,b":   "there is no node or group \"gpu1\"\n  hint: did you mean gpu01?\nthere is no node or group \"b\"\n  hint: dsbuild nodes inventory.yaml lists them",
-		"!gpu09":   `there is no node or group "gpu09"`,
-		"gpu[1-":   `the selection "gpu[1-": a [ without a ]`,
-		"gpu01,,":  `the selection "": a name is missing` + "\n" + `the selection "": a name is missing`,
-		"a100/dev": `there is no node or group "a100/dev"`,
-		"!a100":    `the selection "!a100" leaves no nodes`,
-		"cpu*":     `there is no node or group "cpu*"`,
-		"gpu[a":    `the selection "gpu[a": a [ without a ]`,
-		`gpu\*`:    `the selection "gpu\\*" has a character that no name can have`,
-		"gpu[c-a]": `there is no node or group "gpu[c-a]"`,
-		"!*":       `the selection "!*" leaves no nodes`,
+		"gpu1,b":   "unknown node or group \"gpu1\"\n  hint: did you mean gpu01?\nunknown node or group \"b\"\n  hint: list them: dsbuild nodes inventory.yaml",
+		"!gpu09":   `unknown node or group "gpu09"`,
+		"gpu[1-":   `selection "gpu[1-": unmatched [`,
+		"gpu01,,":  `selection "": missing name` + "\n" + `selection "": missing name`,
+		"a100/dev": `unknown node or group "a100/dev"`,
+		"!a100":    `no nodes match the selection "!a100"`,
+		"cpu*":     `unknown node or group "cpu*"`,
+		"gpu[a":    `selection "gpu[a": unmatched [`,
+		`gpu\*`:    `invalid character in selection "gpu\\*"`,
+		"gpu[c-a]": `unknown node or group "gpu[c-a]"`,
+		"!*":       `no nodes match the selection "!*"`,
 	} {
 		_, err := inv.Select(expr)
 		var wrong *inventory.Error
@@ -330,13 +330,13 @@ func TestSelectIsBounded(t *testing.T) {
 	needs.Time(t)
 	inv := read(t, "nodes: [{hosts: 'gpu[1-30000]', groups: [a100]}]")
 	for expr, want := range map[string]string{
-		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it selects too many nodes",
-		"gpu[1-30000]*":                        "it selects too many nodes",
-		strings.Repeat("gpu*,", 2000):          "it selects too many nodes",
-		strings.Repeat("a100,", 2000):          "it selects too many nodes",
-		strings.Repeat("x*,", 2000):            "no node or group",
-		strings.Repeat("x,", 20_000):           "no node or group",
-		"*" + strings.Repeat("*a", 60):         "no node or group",
+		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "too many nodes selected",
+		"gpu[1-30000]*":                        "too many nodes selected",
+		strings.Repeat("gpu*,", 2000):          "too many nodes selected",
+		strings.Repeat("a100,", 2000):          "too many nodes selected",
+		strings.Repeat("x*,", 2000):            "unknown node or group",
+		strings.Repeat("x,", 20_000):           "unknown node or group",
+		"*" + strings.Repeat("*a", 60):         "unknown node or group",
 		"a100,gpu[1-30000],gpu*,!gpu[1-20000]": "",
 	} {
 		_, err := inv.Select(expr)

@@ -24,7 +24,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		return inv.usable()
 	}
 	if strings.ContainsAny(expr, "\x01\x02\\") {
-		return nil, selectionError("the selection %q has a character that no name can have", expr)
+		return nil, selectionError("invalid character in selection %q", expr)
 	}
 	// Map every name that a selection may use to indexes into Hosts.
 	index := make(map[string][]int)
@@ -65,7 +65,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		}
 	}
 	if len(selected.Hosts) == 0 {
-		return nil, selectionError("the selection %q leaves no nodes", expr)
+		return nil, selectionError("no nodes match the selection %q", expr)
 	}
 	return selected.usable()
 }
@@ -108,7 +108,7 @@ func (inv *Inventory) usable() (*Inventory, error) {
 			p.Message = lineerr.Clip(names) + ": " + p.Message
 		}
 		if f.apart {
-			p.Hint = "leave it out: --limit '!" + strings.Join(splitTerms(names), ",!") + "'"
+			p.Hint = "exclude it: --limit '!" + strings.Join(splitTerms(names), ",!") + "'"
 		}
 		wrong.Problems = append(wrong.Problems, p)
 	}
@@ -137,7 +137,7 @@ type selector struct {
 const maxWork = 10_000_000
 
 // errTooMuch is a selection that costs more than maxWork.
-var errTooMuch = errors.New("it selects too many nodes, or the same nodes too often")
+var errTooMuch = errors.New("too many nodes selected, or the same nodes too often")
 
 // find returns the indexes of the hosts that a term without "!" names.
 func (s *selector) find(term string) []int {
@@ -159,8 +159,8 @@ func (s *selector) find(term string) []int {
 			if s.sorted == nil {
 				s.sorted = slices.Sorted(maps.Keys(s.index))
 			}
-			hint := cmp.Or(lineerr.DidYouMean(name, s.sorted), "dsbuild nodes "+s.inv.Path+" lists them")
-			s.wrong.Add(Position{}, hint, "there is no node or group %q", lineerr.Clip(name))
+			hint := cmp.Or(lineerr.DidYouMean(name, s.sorted), "list them: dsbuild nodes "+s.inv.Path)
+			s.wrong.Add(Position{}, hint, "unknown node or group %q", lineerr.Clip(name))
 		}
 		if s.work += len(hosts); err == nil && s.work > maxWork {
 			err = errTooMuch
@@ -168,7 +168,7 @@ func (s *selector) find(term string) []int {
 		found = append(found, hosts...)
 	}
 	if err != nil {
-		s.wrong.Add(Position{}, "", "the selection %q: %v", lineerr.Clip(term), err)
+		s.wrong.Add(Position{}, "", "selection %q: %v", lineerr.Clip(term), err)
 		return nil
 	}
 	return found
@@ -183,7 +183,7 @@ func (s *selector) match(pattern string) ([]int, error) {
 	for name, hosts := range s.index {
 		ok, err := path.Match(pattern, name)
 		if err != nil {
-			return nil, fmt.Errorf("the pattern %q: %w", lineerr.Clip(pattern), err)
+			return nil, fmt.Errorf("pattern %q: %w", lineerr.Clip(pattern), err)
 		}
 		if ok {
 			found = append(found, hosts...)

@@ -29,7 +29,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	rd.File = name
 	partition := strings.TrimPrefix(name, slurmPrefix)
 	if o.Slurm == nil {
-		return nil, unreadable(name, fmt.Errorf("this command cannot ask Slurm")) //nolint:staticcheck // a name
+		return nil, unreadable(name, fmt.Errorf("Slurm partitions are not supported here")) //nolint:staticcheck // a name
 	}
 	found, err := o.Slurm(ctx, partition)
 	if ctx.Err() != nil {
@@ -74,7 +74,7 @@ func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
 		list.addNode(n.Name, at, s)
 	}
 	if len(found) == 0 {
-		r.Add(at, "", "the inventory has no nodes")
+		r.Add(at, "", "no nodes in the inventory")
 	}
 	return &Inventory{Hosts: list.hosts}
 }

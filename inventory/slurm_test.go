@@ -56,7 +56,7 @@ func TestSlurmPartitionMistakes(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"slurm:nope": "slurm:nope: cannot read the inventory: Slurm has no nodes in partition nope",
-		"slurm:odd":  `slurm:odd: "-rf" is not a name`,
+		"slurm:odd":  `slurm:odd: invalid name "-rf"`,
 	} {
 		_, err := inventory.Open(t.Context(), name, inventory.Options{Slurm: partitions})
 		var wrong *inventory.Error

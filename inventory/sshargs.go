@@ -43,7 +43,7 @@ func (v *varReader) connecting(name string, words []string) ([]string, error) {
 	for i := 0; i < len(words); i++ {
 		letters, isOption := strings.CutPrefix(words[i], "-")
 		if !isOption || letters == "" {
-			return nil, fmt.Errorf("%s is not an option of ssh", quoted(words[i]))
+			return nil, fmt.Errorf("%s is not an ssh option", quoted(words[i]))
 		}
 		letters = strings.TrimLeft(letters, sshAlone)
 		if letters == "" {
@@ -51,17 +51,17 @@ func (v *varReader) connecting(name string, words []string) ([]string, error) {
 		}
 		letter, value := letters[:1], letters[1:]
 		if !strings.Contains(sshConnecting+sshWithValue, letter) {
-			return nil, fmt.Errorf("%s is not an option of ssh", quoted(words[i]))
+			return nil, fmt.Errorf("%s is not an ssh option", quoted(words[i]))
 		}
 		if value == "" {
 			if i++; i == len(words) {
-				return nil, fmt.Errorf("-%s has no value", letter)
+				return nil, fmt.Errorf("missing value for -%s", letter)
 			}
 			value = words[i]
 		}
 		switch {
 		case !strings.Contains(sshConnecting, letter):
-			v.note("dsbuild ignores the option -%s of %s", letter, name)
+			v.note("ignoring option -%s in %s", letter, name)
 		case letter == "o" && v.ignoresHostKeys(value):
 		case letter == "J": // ssh takes this form beside a ProxyCommand, too
 			kept = append(kept, "-o", "ProxyJump="+value)
@@ -83,6 +83,6 @@ func (v *varReader) ignoresHostKeys(option string) bool {
 	default:
 		return false
 	}
-	v.note("dsbuild ignores %s: it always checks host keys", option)
+	v.note("ignoring %s: host keys are always checked", option)
 	return true
 }

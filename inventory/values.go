@@ -19,7 +19,7 @@ func (r *reader) text(n yamldoc.Node, check func(string) error) optional[string]
 		return optional[string]{}
 	}
 	if strings.ContainsRune(value, 0) {
-		r.Add(r.Place(n), "", "a text must not hold a zero byte")
+		r.Add(r.Place(n), "", "must not contain a NUL byte")
 		return optional[string]{}
 	}
 	if check != nil && value != "" {
@@ -51,7 +51,7 @@ func (r *reader) sudo(n yamldoc.Node) optional[string] {
 	}
 	return r.word(n, func(s string) error {
 		if slices.Contains([]string{"true", "false", "yes", "no", "on", "off"}, strings.ToLower(s)) {
-			return fmt.Errorf("%q is a text: write true, false, or the name of a user", s)
+			return fmt.Errorf("%q is a string: write true, false or a user name", s)
 		}
 		return checkUser(s)
 	})
@@ -65,7 +65,7 @@ func (r *reader) path(n yamldoc.Node) optional[string] {
 	}
 	path, err := r.expandHome(value.value)
 	if err != nil {
-		r.Add(r.Place(n), "write the path in full", "%v", err)
+		r.Add(r.Place(n), "write the full path", "%v", err)
 		return optional[string]{}
 	}
 	if !filepath.IsAbs(path) {
@@ -79,11 +79,11 @@ func (r *reader) expandHome(path string) (string, error) {
 	switch {
 	case path != "~" && !strings.HasPrefix(path, "~/"):
 		if strings.HasPrefix(path, "~") {
-			return "", fmt.Errorf("dsbuild supports ~/, not %q", lineerr.Clip(path))
+			return "", fmt.Errorf("cannot expand %q: only ~/ is supported", lineerr.Clip(path))
 		}
 		return path, nil
 	case r.home == "":
-		return "", errors.New("dsbuild cannot replace ~: the home directory is unknown")
+		return "", errors.New("cannot expand ~: unknown home directory")
 	}
 	return filepath.Join(r.home, path[1:]), nil
 }
@@ -97,7 +97,7 @@ func (r *reader) number(n yamldoc.Node, high int) optional[int] {
 // list reads a list of texts.
 func (r *reader) list(n yamldoc.Node, check func(string) error) optional[[]string] {
 	values := []string{}
-	for _, item := range r.Entries(n, "this") {
+	for _, item := range r.Entries(n, "value") {
 		if value := r.word(item, check); value.set {
 			values = append(values, value.value)
 		}
@@ -114,7 +114,7 @@ func (r *reader) variables(n yamldoc.Node) map[string]string {
 	vars := make(map[string]string)
 	for _, p := range r.Pairs(n, "env", nil) {
 		if !variableName.MatchString(p.Key) {
-			r.Add(p.At, "", "%q is not the name of an environment variable", lineerr.Clip(p.Key))
+			r.Add(p.At, "", "invalid environment variable name %q", lineerr.Clip(p.Key))
 			continue
 		}
 		if text, ok := yamldoc.Spelling(p.Node); ok {

@@ -22,9 +22,9 @@ func (inv *Inventory) Hostfile() (string, error) {
 		}
 		last = h.Node
 		if other, twice := at[h.Address]; twice {
-			err := fmt.Errorf("%s and %s have the same address %s, but a hostfile has one line for each address",
+			err := fmt.Errorf("%s and %s have the same address %s, but hostfile entries must be unique",
 				other, h.Node, h.Address)
-			errs = append(errs, fault.WithHint(err, "give each a name in ~/.ssh/config, and use it as the address"))
+			errs = append(errs, fault.WithHint(err, "name each host in ~/.ssh/config, and use the name as the address"))
 		}
 		at[h.Address] = h.Node
 		if h.Slots == 0 {
@@ -33,7 +33,7 @@ func (inv *Inventory) Hostfile() (string, error) {
 		fmt.Fprintf(&out, "%s slots=%d\n", h.Address, h.Slots)
 	}
 	if len(without) > 0 {
-		err := fmt.Errorf("%s: the number of GPUs is unknown, and a hostfile needs it", ui.FoldNames(without))
+		err := fmt.Errorf("%s: unknown number of GPUs, which a hostfile requires", ui.FoldNames(without))
 		errs = append(errs, fault.WithHint(err, "set it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
 	}
 	if len(errs) > 0 {

@@ -31,8 +31,8 @@ func TestHostfileWithout(t *testing.T) {
 	inv := read(t, "nodes: [{hosts: 'gpu[1-3],x'}, {hosts: a, address: host, slots: 1}, {hosts: b, address: host, port: 23, slots: 1}]")
 	_, err := inv.Hostfile()
 	var coded interface{ ExitCode() int }
-	want := "a and b have the same address host, but a hostfile has one line for each address\n" +
-		"gpu[1-3],x: the number of GPUs is unknown, and a hostfile needs it"
+	want := "a and b have the same address host, but hostfile entries must be unique\n" +
+		"gpu[1-3],x: unknown number of GPUs, which a hostfile requires"
 	if err == nil || err.Error() != want || !errors.As(err, &coded) || coded.ExitCode() != 2 || fault.Hint(err) == "" {
 		t.Errorf("got %v, want %s", err, want)
 	}

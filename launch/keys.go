@@ -24,7 +24,7 @@ const (
 
 // String names the type in messages.
 func (k valueKind) String() string {
-	return [...]string{"a text", "true or false", "a list of texts", "a mapping of names and values"}[k]
+	return [...]string{"a string", "true or false", "a list of strings", "a mapping of names to values"}[k]
 }
 
 // Key is a setting of a job, in a file or by a flag.

@@ -61,7 +61,7 @@ func Read(path string, in io.Reader) (Settings, error) {
 		}
 	}
 	r := &reader{yamldoc.Reader{
-		File: name, Kind: "job", Least: `give at least "script: train.py"`,
+		File: name, Kind: "job", Least: `add at least "script: train.py"`,
 		Foreign: sbatch,
 	}}
 	body, err := r.Load(path, in)
@@ -110,7 +110,7 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 				text, scalar = yamldoc.Spelling(v.Node)
 			}
 			if !scalar {
-				r.Wrong(v.Node, "the value of a variable must be a text")
+				r.Wrong(v.Node, "the value of a variable must be a string")
 				ok = false
 				continue
 			}

@@ -24,7 +24,7 @@ func TestAnsibleInventoryIsMissing(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := run(t.Context(), []string{"nodes", name}, strings.NewReader(""), &stdout, &stderr)
 			said := stderr.String()
-			want := "which needs ansible-inventory, and that is not installed\nhint: pip install ansible-core; or run "
+			want := "but ansible-inventory is not installed\nhint: install it (pip install ansible-core), or run "
 			if code != 2 || stdout.Len() > 0 || !strings.Contains(said, want) {
 				t.Errorf("%q as %s: exit %d, want 2\n%s%s", text, name, code, &stdout, said)
 			}

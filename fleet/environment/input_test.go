@@ -173,7 +173,7 @@ func TestDeepSpeedToBuild(t *testing.T) {
 		head + "deepspeed: {ops: [cpu_adam, --help]}\n":       "e.yaml:4:29: ops must be one word",
 		head + "deepspeed: {version: '0.19.8; id'}\n":         "e.yaml:4:22: version must be one word",
 		head + "deepspeed: {arch: []}\n":                      "e.yaml:4:19: arch is empty",
-		head + "deepspeed: {cpu: {a: b}}\n":                   "e.yaml:4:18: cpu must be a list, but this is a mapping",
+		head + "deepspeed: {cpu: {a: b}}\n":                   "e.yaml:4:18: cpu must be a list, not a mapping",
 		head + "deepspeed: {glibc: 2.28}\n":                   `e.yaml:4:13: unknown key "glibc" in deepspeed`,
 		head + "deepspeed: [0.19.8]\n":                        "e.yaml:4:13: an entry of deepspeed must be a path to a wheel",
 		"name: a\npython: 3.11\ndeepspeed: {version: 0.19.8}": `e.yaml:3:12: missing key "torch", which a build of DeepSpeed requires`,

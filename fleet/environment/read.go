@@ -106,7 +106,7 @@ func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 		}
 	}
 	if len(r.Problems) == 0 && s.Torch == "" && s.Build == nil && len(s.Wheels)+len(s.Wanted) == 0 {
-		r.Add(r.Place(body), "set torch, deepspeed, companions or requirements", "the environment is empty")
+		r.Add(r.Place(body), "set torch, deepspeed, companions or requirements", "empty environment")
 	}
 	if s.Build != nil && !given["torch"] {
 		r.Add(s.Build.At, "add torch: 2.15.0, or the path of a wheel",

@@ -45,12 +45,12 @@ nodes:
 func TestReadMistakes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
-		"":                        {"1:1: the environment is empty"},
+		"":                        {"1:1: empty environment"},
 		"name: a\n":               {`1:1: missing key "python"`},
 		"- a\n":                   {"1:1: the environment file must be a mapping"},
-		"name: a\npython: 3.11\n": {"1:1: the environment is empty"},
+		"name: a\npython: 3.11\n": {"1:1: empty environment"},
 		"nam: a\npython: 3\ntorch: [1]\nfolder: x y\n": {
-			`1:1: unknown key "nam"`, "2:9: python must be a version X.Y", "3:8: torch must be a text", "4:9: folder must be an absolute path",
+			`1:1: unknown key "nam"`, "2:9: python must be a version X.Y", "3:8: torch must be a string", "4:9: folder must be an absolute path",
 		},
 		"name: ../x\npython: 3.11\ndeepspeed: deepspeed\ncompanions: []\nrequirements: [-r x, 'a @ file:///x', '']\nnodes: [{machine: mips, glibc: 2.28}, {}]\n": {
 			"1:7: name must be letters", "3:12: deepspeed must be a path to a wheel", "4:13: companions is empty",

@@ -88,12 +88,12 @@ func (r *Reader) unreadable(err error) error {
 func (r *Reader) Body(data []byte) Node {
 	whole := lineerr.Position{File: r.File}
 	if len(data) > maxSize {
-		r.Add(whole, "", "larger than %d MiB: this is not a %s", maxSize>>20, r.Kind)
+		r.Add(whole, "", "file is larger than %d MiB", maxSize>>20)
 		return nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		r.Add(whole, "", "not UTF-8 text: this is not a %s", r.Kind)
+		r.Add(whole, "", "file is not UTF-8 text")
 		return nil
 	}
 	r.Lines = strings.Split(string(data), "\n")
@@ -113,13 +113,12 @@ func (r *Reader) Parse(data []byte) Node {
 	case errors.As(err, &syntax):
 		message, advice := syntax.Message, ""
 		if strings.HasPrefix(message, "found character '\t'") || strings.Contains(message, "tab character") {
-			message, advice = "a tab: YAML allows only spaces for indentation",
-				"replace the tabs at the beginning of lines by spaces"
+			message, advice = "tab in indentation: YAML allows only spaces", "replace the tabs with spaces"
 		}
 		r.Add(r.At(syntax.Token), advice, "%s", message)
 		return nil
 	case err != nil:
-		r.Add(whole, "", "not valid YAML: %v", err)
+		r.Add(whole, "", "invalid YAML: %v", err)
 		return nil
 	}
 	var bodies []Node
@@ -130,16 +129,16 @@ func (r *Reader) Parse(data []byte) Node {
 	}
 	switch len(bodies) {
 	case 0:
-		r.Add(lineerr.Position{File: r.File, Line: 1, Column: 1}, r.Least, "the %s is empty", r.Kind)
+		r.Add(lineerr.Position{File: r.File, Line: 1, Column: 1}, r.Least, "empty %s", r.Kind)
 		return nil
 	case 1:
 		return bodies[0]
 	}
-	r.Add(r.Place(bodies[1]), "", "a second YAML document: one file holds one %s", r.Kind)
+	r.Add(r.Place(bodies[1]), "", "unexpected second YAML document: want one %s per file", r.Kind)
 	return nil
 }
 
-// shallow refuses nesting that no such file needs. It would exhaust the stack of the parser.
+// shallow rejects nesting that no such file needs. It would exhaust the stack of the parser.
 func (r *Reader) shallow(tokens token.Tokens) bool {
 	flow, line, opened := 0, 0, 0
 	for _, t := range tokens {
@@ -263,7 +262,7 @@ func (r *Reader) Pairs(n Node, what string, known []string) []Pair {
 		case v.Key.IsMergeKey():
 			r.Add(at, r.Share, "merge keys (<<) are not supported")
 		case !isText && known == nil:
-			r.Add(at, "quote it", "a key in %s must be a text", what)
+			r.Add(at, "quote it", "key in %s must be a string", what)
 		case known == nil || r.Known(at, "key", name, what, known):
 			all = append(all, Pair{name, at, v.Value})
 		}
@@ -317,28 +316,28 @@ func (r *Reader) items(n Node, what, advice string) []Node {
 
 // Wrong records that a value has the wrong type.
 func (r *Reader) Wrong(n Node, want string) {
-	advice, kind := "", "something else"
+	advice, kind := "", "another type"
 	switch n.(type) {
 	case *ast.NullNode:
-		advice, kind = "remove the key, or give it a value", "nothing"
+		advice, kind = "set a value, or remove the key", "null"
 	case *ast.MappingNode, *ast.MappingValueNode:
 		kind = "a mapping"
 	case *ast.SequenceNode:
 		kind = "a list"
 	case *ast.StringNode, *ast.LiteralNode:
-		kind = "a text"
+		kind = "a string"
 	case *ast.IntegerNode:
 		kind = "a number"
 	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		kind = "a decimal number"
 	case *ast.BoolNode:
-		kind = "true or false"
+		kind = "a boolean"
 	case *ast.AnchorNode, *ast.AliasNode:
-		advice, kind = r.Share, "an anchor or alias, which is not supported"
+		advice, kind = r.Share, "an anchor or alias (not supported)"
 	case *ast.TagNode:
-		kind = "a tag, which is not supported"
+		kind = "a tag (not supported)"
 	}
-	r.Add(r.Place(n), advice, "%s, but this is %s", want, kind)
+	r.Add(r.Place(n), advice, "%s, not %s", want, kind)
 }
 
 // Scalar returns a text, or a number in the spelling of the file.
@@ -358,7 +357,7 @@ func Scalar(n Node) (string, bool) {
 func (r *Reader) Text(n Node, what string) (string, bool) {
 	text, ok := Scalar(n)
 	if !ok {
-		r.Wrong(n, what+" must be a text")
+		r.Wrong(n, what+" must be a string")
 	}
 	return text, ok
 }
@@ -388,10 +387,10 @@ func (r *Reader) String(n Node) (string, bool) {
 	case *ast.LiteralNode:
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as another type",
+		r.Add(r.Place(n), "quote it", "must be a string, but YAML reads %s as another type",
 			lineerr.Clip(n.GetToken().Value))
 	default:
-		r.Wrong(n, "must be a text")
+		r.Wrong(n, "must be a string")
 	}
 	return "", false
 }
@@ -400,7 +399,7 @@ func (r *Reader) String(n Node) (string, bool) {
 func (r *Reader) Number(n Node, low, high int) (int, bool) {
 	node, ok := n.(*ast.IntegerNode)
 	if !ok {
-		r.Wrong(n, "must be a whole number")
+		r.Wrong(n, "must be an integer")
 		return 0, false
 	}
 	value, err := strconv.Atoi(node.Token.Value)

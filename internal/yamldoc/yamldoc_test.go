@@ -45,14 +45,14 @@ func TestFileAsAWhole(t *testing.T) {
 		"good":           {"a: 1\n", ""},
 		"with a mark":    {"\ufeffa: 1\n", ""},
 		"one document":   {"---\na: 1\n", ""},
-		"empty":          {"", "x.yaml:1:1: the list is empty | give a wheel"},
-		"a comment":      {"# nothing\n", "x.yaml:1:1: the list is empty | give a wheel"},
-		"two documents":  {"a: 1\n---\nb: 2\n", "x.yaml:3:1: a second YAML document: one file holds one list"},
-		"too large":      {strings.Repeat("#", 1<<20+1), "x.yaml: larger than 1 MiB: this is not a list"},
+		"empty":          {"", "x.yaml:1:1: empty list | give a wheel"},
+		"a comment":      {"# nothing\n", "x.yaml:1:1: empty list | give a wheel"},
+		"two documents":  {"a: 1\n---\nb: 2\n", "x.yaml:3:1: unexpected second YAML document: want one list per file"},
+		"too large":      {strings.Repeat("#", 1<<20+1), "x.yaml: file is larger than 1 MiB"},
 		"as large":       {"a: 1\n" + strings.Repeat("#", 1<<20-5), ""},
-		"binary":         {"a: \x00", "x.yaml: not UTF-8 text: this is not a list"},
-		"latin 1":        {"a: \xe4", "x.yaml: not UTF-8 text: this is not a list"},
-		"a tab":          {"a:\n\tb: 1\n", "x.yaml:2:1: a tab: YAML allows only spaces for indentation | replace the tabs at the beginning of lines by spaces"},
+		"binary":         {"a: \x00", "x.yaml: file is not UTF-8 text"},
+		"latin 1":        {"a: \xe4", "x.yaml: file is not UTF-8 text"},
+		"a tab":          {"a:\n\tb: 1\n", "x.yaml:2:1: tab in indentation: YAML allows only spaces | replace the tabs with spaces"},
 		"open":           {"a: [1, 2\n", "x.yaml:1:4: "},
 		"deep in flow":   {"a: " + strings.Repeat("[", 10_000), "x.yaml:1:44: nested too deeply"},
 		"deep in dashes": {strings.Repeat("- ", 10_000) + "a", "x.yaml:1:81: nested too deeply"},
@@ -74,16 +74,16 @@ func TestPairs(t *testing.T) {
 		"whels: 1\n":                     `x.yaml:1:1: unknown key "whels" in the list | did you mean "wheels"?`,
 		"a: 1\n":                         `x.yaml:1:1: unknown key "a" in the list | known keys: wheels, arch`,
 		"{wheels: 1, b: 2}":              `x.yaml:1:13: unknown key "b" in the list | known keys: wheels, arch`,
-		"[1]":                            "x.yaml:1:1: the list must be a mapping (key: value), but this is a list",
-		"text":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is a text",
-		"7":                              "x.yaml:1:1: the list must be a mapping (key: value), but this is a number",
-		"7.5":                            "x.yaml:1:1: the list must be a mapping (key: value), but this is a decimal number",
-		".inf":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is a decimal number",
-		"true":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is true or false",
-		"null":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is nothing | remove the key, or give it a value",
-		"&a 1":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is an anchor or alias, which is not supported | use defaults",
-		"!!str a":                        "x.yaml:1:1: the list must be a mapping (key: value), but this is a tag, which is not supported",
-		"|\n  a\n":                       "x.yaml:1:1: the list must be a mapping (key: value), but this is a text",
+		"[1]":                            "x.yaml:1:1: the list must be a mapping (key: value), not a list",
+		"text":                           "x.yaml:1:1: the list must be a mapping (key: value), not a string",
+		"7":                              "x.yaml:1:1: the list must be a mapping (key: value), not a number",
+		"7.5":                            "x.yaml:1:1: the list must be a mapping (key: value), not a decimal number",
+		".inf":                           "x.yaml:1:1: the list must be a mapping (key: value), not a decimal number",
+		"true":                           "x.yaml:1:1: the list must be a mapping (key: value), not a boolean",
+		"null":                           "x.yaml:1:1: the list must be a mapping (key: value), not null | set a value, or remove the key",
+		"&a 1":                           "x.yaml:1:1: the list must be a mapping (key: value), not an anchor or alias (not supported) | use defaults",
+		"!!str a":                        "x.yaml:1:1: the list must be a mapping (key: value), not a tag (not supported)",
+		"|\n  a\n":                       "x.yaml:1:1: the list must be a mapping (key: value), not a string",
 		"<<: {a: 1}\n":                   "x.yaml:1:1: merge keys (<<) are not supported | use defaults",
 		strings.Repeat("k", 300) + ": 1": `x.yaml:1:1: unknown key "` + strings.Repeat("k", 60) + `..." in the list | known keys: wheels, arch`,
 	} {
@@ -93,7 +93,7 @@ func TestPairs(t *testing.T) {
 		}
 	}
 	any := func(r *yamldoc.Reader, n ast.Node) { r.Pairs(n, "env", nil) }
-	if got := mistake("1: a\n", any); got != "x.yaml:1:1: a key in env must be a text | quote it" {
+	if got := mistake("1: a\n", any); got != "x.yaml:1:1: key in env must be a string | quote it" {
 		t.Error(got)
 	}
 	r := newReader()
@@ -119,9 +119,9 @@ func TestItems(t *testing.T) {
 	}
 	for text, want := range map[string][2]string{
 		"a: [1]": {}, "a:\n- 1\n": {}, "a: []": {"x.yaml:1:4: a is empty | remove the key, or add an entry", ""},
-		"a: 1":         {"x.yaml:1:4: a must be a list, but this is a number", "x.yaml:1:4: a must be a list, but this is a number"},
-		"a:":           {"x.yaml:1:4: a must be a list, but this is nothing | remove the key, or give it a value", "x.yaml:1:4: a must be a list, but this is nothing | remove the key, or give it a value"},
-		"a:\n  b: 1\n": {"x.yaml:2:3: a must be a list, but this is a mapping", "x.yaml:2:3: a must be a list, but this is a mapping"},
+		"a: 1":         {"x.yaml:1:4: a must be a list, not a number", "x.yaml:1:4: a must be a list, not a number"},
+		"a:":           {"x.yaml:1:4: a must be a list, not null | set a value, or remove the key", "x.yaml:1:4: a must be a list, not null | set a value, or remove the key"},
+		"a:\n  b: 1\n": {"x.yaml:2:3: a must be a list, not a mapping", "x.yaml:2:3: a must be a list, not a mapping"},
 	} {
 		if got := mistake(text, read(true)); got != want[0] {
 			t.Errorf("%q: %s\nwant %s", text, got, want[0])

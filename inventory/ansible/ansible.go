@@ -91,8 +91,8 @@ func ReadList(file string, text []byte, wrong *lineerr.List) []Host {
 		// Programs of dynamic inventories print variables of groups; the output of ansible-inventory has none.
 		for variable := range g.Vars {
 			if kept(variable) {
-				l.Add(l.at, "give dsbuild the inventory itself, or the output of ansible-inventory -i INVENTORY --list",
-					"group %s has variables of its own: this is not what ansible-inventory --list prints", quoted)
+				l.Add(l.at, "use the inventory itself, or the output of ansible-inventory -i INVENTORY --list",
+					"unexpected variables in group %s: not the output of ansible-inventory --list", quoted)
 				break
 			}
 		}
@@ -130,7 +130,7 @@ func (l *list) hosts(vars map[string]map[string]any) []Host {
 			l.addAbove(name, groups[h])
 		}
 		if l.work > maxWork {
-			l.Add(l.at, "", "there are too many hosts and groups")
+			l.Add(l.at, "", "too many hosts and groups")
 			return nil
 		}
 	}
@@ -199,7 +199,7 @@ func decode(raw json.RawMessage, to any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	if err := dec.Decode(to); err != nil {
-		return fmt.Errorf("not as expected: %w", err)
+		return fmt.Errorf("unexpected format: %w", err)
 	}
 	return nil
 }

@@ -167,13 +167,13 @@ func TestBadLists(t *testing.T) {
 		fmt.Fprintf(&many, `"h%d", `, i)
 	}
 	for text, want := range map[string]string{
-		`{"_meta": {"hostvars": []}}`:                                    "x: _meta: not as expected",
-		`{"_meta": {}, "g": 1}`:                                          `x: group "g": not as expected`,
-		`{"_meta": {}, "g": ["a"]}`:                                      `x: group "g": not as expected`,
-		`{"_meta": {}, "g": {"hosts": ["a"], "vars": {"dsbuild_x": 1}}}`: `x: group "g" has variables of its own`,
+		`{"_meta": {"hostvars": []}}`:                                    "x: _meta: unexpected format",
+		`{"_meta": {}, "g": 1}`:                                          `x: group "g": unexpected format`,
+		`{"_meta": {}, "g": ["a"]}`:                                      `x: group "g": unexpected format`,
+		`{"_meta": {}, "g": {"hosts": ["a"], "vars": {"dsbuild_x": 1}}}`: `x: unexpected variables in group "g"`,
 		"no json":                                         "x: not a JSON object",
-		`{"_meta": {}` + chain.String() + "}":             "x: there are too many hosts and groups",
-		`{"_meta": {}` + wide.String() + "}":              "x: there are too many hosts and groups",
+		`{"_meta": {}` + chain.String() + "}":             "x: too many hosts and groups",
+		`{"_meta": {}` + wide.String() + "}":              "x: too many hosts and groups",
 		`{"g": {"hosts": [` + many.String() + `"last"]}}`: "x: more than 100000 hosts",
 	} {
 		var wrong lineerr.List

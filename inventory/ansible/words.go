@@ -29,7 +29,7 @@ func SplitWords(line string) ([]string, error) {
 			quote = c
 		case c == '\\' && (quote == 0 || quote == '"' && (next == '\\' || next == '"')):
 			if i++; i == len(line) {
-				return nil, errors.New(`nothing follows the \ at the end of the line`)
+				return nil, errors.New(`trailing \`)
 			}
 			word.WriteByte(line[i])
 		default:
@@ -38,7 +38,7 @@ func SplitWords(line string) ([]string, error) {
 		inWord = true
 	}
 	if quote != 0 {
-		return nil, errors.New("a " + string(quote) + " without its end")
+		return nil, errors.New("unterminated " + string(quote))
 	}
 	if inWord {
 		words = append(words, word.String())

@@ -223,7 +223,7 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 		words = []string{word}
 	case yamldoc.IsMapping(p.Node):
 		r.Add(r.Place(p.Node), "use the form notify: [PROGRAM, ARGUMENT]",
-			"notify must be a list, but this is a mapping")
+			"notify must be a list, not a mapping")
 		return nil
 	default:
 		for _, n := range r.RequiredItems(p.Node, "notify") {

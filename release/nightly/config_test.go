@@ -64,15 +64,15 @@ deploy: {inventory: inventory.yaml, canary: canary, source: main, forks: 8, veri
 
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"":         "nightly.yaml:1:1: the nightly file is empty",
+		"":         "nightly.yaml:1:1: empty nightly file",
 		"keep: 3":  "nightly.yaml:1:1: the file lists no wheels",
 		"whels: x": "unknown key \"whels\" in the nightly file",
 
-		"wheels: wheels.yaml":              "nightly.yaml:1:9: wheels must be a mapping (key: value), but this is a text",
+		"wheels: wheels.yaml":              "nightly.yaml:1:9: wheels must be a mapping (key: value), not a string",
 		"wheels: {defaults: {arch: 8.0}}":  "nightly.yaml:1:1: the file lists no wheels",
 		"wheels: {wheels: []}":             "add at least one entry",
 		"wheels: {wheels: [{arhc: 8.0}]}":  "nightly.yaml:1:20: unknown key \"arhc\" in an entry of wheels",
-		"wheels: {wheels: [{arch: [[]]}]}": "nightly.yaml:1:27: arch must be a text, but this is a list",
+		"wheels: {wheels: [{arch: [[]]}]}": "nightly.yaml:1:27: arch must be a string, not a list",
 		"wheels: {wheels: [{arch: []}]}":   "nightly.yaml:1:26: arch is empty",
 		"wheels: {wheels: [{name: ''}]}":   "nightly.yaml:1:26: name must be one line of text",
 

@@ -41,7 +41,7 @@ func ReadPolicy(path string, in io.Reader, now time.Time) (*Policy, error) {
 	r := &reader{&yamldoc.Reader{
 		File:  path,
 		Kind:  "policy",
-		Least: `give at least "signers: [{name: ci, key: ssh-ed25519 AAAA…}]"`,
+		Least: `add at least "signers: [{name: ci, key: ssh-ed25519 AAAA…}]"`,
 		Share: "write the values out",
 	}, map[string]lineerr.Position{}}
 	body, err := r.Load(path, in)
