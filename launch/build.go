@@ -6,23 +6,22 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// builder makes a job from settings and collects the mistakes in them.
+// builder makes a job from settings and collects the errors in them.
 type builder struct {
 	lineerr.List
 	job  *Job
 	said map[string]Setting // the last setting of each key
-	// refused are the keys whose values are mistakes. What follows from such a value is no mistake of its own.
+	// refused are the keys with invalid values. What follows from such a value is not reported.
 	refused map[string]bool
 }
 
-// addProblem notes that a value does not go with others. It notes nothing if the value was refused.
+// addProblem records that a value conflicts with others, unless the value itself is invalid.
 func (b *builder) addProblem(s Setting, hint, format string, args ...any) {
 	if b.refused[s.Key] {
 		return
@@ -34,21 +33,16 @@ func (b *builder) addProblem(s Setting, hint, format string, args ...any) {
 	b.Add(at, hint, format, args...)
 }
 
-// refuse notes a value that its key does not take: "--gpus -1: must be …", and in a file
-// "FILE:3:7: gpus is "-1": must be …".
-func (b *builder) refuse(s Setting, hint, want string) {
-	at, word := s.At, s.text()
+// refuse records an invalid value: `invalid value "-1" for --gpus: want …`, in a file with its position and key.
+func (b *builder) refuse(s Setting, hint, why string) {
+	at, name := s.At, s.Key
 	if len(s.Words) > 0 {
 		at = s.Words[0].At
 	}
-	if at.Line > 0 {
-		b.Add(at, hint, "%s is %q: %s", s.Key, word, want)
-		return
+	if at.Line == 0 {
+		at, name = Position{}, at.File
 	}
-	if quoted := strconv.Quote(word); word == "" || strings.ContainsAny(word, " \t") || quoted != `"`+word+`"` {
-		word = quoted
-	}
-	b.Add(Position{File: at.File + " " + lineerr.Clip(word)}, hint, "%s", want)
+	b.Add(at, hint, "invalid value %q for %s: %s", lineerr.Clip(s.text()), name, why)
 }
 
 // form is a value as the user writes it: after its flag, or alone in a file.
@@ -61,7 +55,7 @@ func (s Setting) form(value string) string {
 
 func (b *builder) oneLine(s Setting) bool {
 	if t := s.text(); strings.TrimSpace(t) == "" || strings.ContainsAny(t, "\n\r\x00") || len(t) > 4000 {
-		b.addProblem(s, "", "%s must be one line of text", s.Key)
+		b.addProblem(s, "", "%s must be one line", s.Key)
 		return false
 	}
 	return true
@@ -82,12 +76,12 @@ type Request struct {
 	Command  []string // script and arguments; override the file's
 	Hosts    []inventory.Host
 	ReadFile func(name string) ([]byte, error) // for a DeepSpeed configuration
-	// Ops are the operators in the wheel on the nodes; nil: not known.
+	// Ops are the ops in the wheel on the nodes. It is nil if they are unknown.
 	Ops []string
 }
 
 // New makes the job of a request. The error for invalid settings is an *Error that
-// lists all mistakes.
+// lists all errors.
 func New(r Request) (*Job, error) {
 	b := &builder{
 		List:    lineerr.List{Lines: r.File.lines},
@@ -148,7 +142,7 @@ func (b *builder) takeHosts(all []inventory.Host) {
 	seen := map[string]string{}
 	for _, h := range all {
 		if first, twice := seen[h.Node]; twice {
-			b.Add(Position{File: h.Position}, "choose one with --limit", "%s and %s are the same node", first, h.Name)
+			b.Add(Position{File: h.Position}, "select one with --limit", "%s and %s are the same node", first, h.Name)
 		}
 		seen[h.Node] = h.Name
 	}
@@ -259,29 +253,29 @@ func (b *builder) checkAll() {
 	switch {
 	case !j.Nodes.Elastic():
 	case j.Rendezvous == "static":
-		b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
+		b.addProblem(b.said["rendezvous"], "omit it", "elastic jobs (MIN:MAX) require c10d: they have no fixed ranks")
 	case j.Kind == JAX:
-		b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
+		b.addProblem(nodes, "", "JAX requires a fixed number of nodes, not MIN:MAX")
 	case j.Kind == K8s && j.K8sForm == "trainjob":
-		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
+		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob requires a fixed number of nodes, not MIN:MAX")
 	}
 	if j.Nodes.Elastic() && j.MaxRestarts == 0 {
-		b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
-			"without restarts, an elastic job does not survive a lost node: the others end with code 1")
+		b.addProblem(b.said["max-restarts"], "use at least 1; each lost node takes one restart",
+			"without restarts, an elastic job does not survive the loss of a node")
 	}
 	if j.hasWorkers() && j.Rendezvous == "static" {
-		b.addProblem(b.said["rendezvous"], "leave it out", "the form workers needs c10d: one-node jobs have no fixed ranks")
+		b.addProblem(b.said["rendezvous"], "omit it", "--form workers requires c10d: one-node jobs have no fixed ranks")
 	}
 	if j.hasWorkers() && j.Nodes.Max < 2 {
-		b.addProblem(b.said["slurm-form"], "leave --form out for one node",
-			"the form workers needs a master and at least one worker")
+		b.addProblem(b.said["slurm-form"], "omit --form for one node",
+			"--form workers requires a master and at least one worker")
 	}
 	if j.Kind == JAX && j.GPUs%j.Procs != 0 && j.GPUs > 0 {
-		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
+		b.addProblem(b.said["procs"], "", "cannot divide %d GPUs evenly among %d processes", j.GPUs, j.Procs)
 	}
 	if j.Kind != JAX && j.Procs > j.GPUs && j.GPUs > 0 {
-		b.addProblem(b.said["procs"], "give at most one process for each GPU; --gpus 0 starts processes on CPUs",
-			"%d processes on %d GPUs: two would use one GPU, which NCCL refuses", j.Procs, j.GPUs)
+		b.addProblem(b.said["procs"], "use at most one process per GPU, or --gpus 0 to run on CPUs",
+			"%d processes on %d GPUs: NCCL does not let processes share a GPU", j.Procs, j.GPUs)
 	}
 	if j.Kind == K8s || j.Kind == Docker {
 		b.checkContainer()
@@ -292,7 +286,7 @@ func (b *builder) checkAll() {
 	if slices.Contains(bySlurm(), j.Kind) {
 		b.checkSlurm()
 	}
-	// A loopback master is no place to meet, unless all nodes of the inventory have loopback addresses.
+	// Nodes cannot meet at a loopback address, unless all nodes of the inventory have loopback addresses.
 	local := func(address string) bool {
 		return address == "localhost" || address == "::1" || strings.HasPrefix(address, "127.") || address == "0.0.0.0"
 	}
@@ -300,8 +294,8 @@ func (b *builder) checkAll() {
 		return !local(h.Address)
 	})
 	if local(j.Master) && j.Nodes.Max > 1 && elsewhere && (b.isSet("master") || len(j.Hosts) > 0) {
-		b.addProblem(b.said["master"], "give the first node's address for the other nodes",
-			"on each node, %s is the node itself: %d nodes would wait for each other", j.Master, j.Nodes.Max)
+		b.addProblem(b.said["master"], "use an address of the first node that the other nodes can reach",
+			"%s is a loopback address: each of the %d nodes would wait for the others at its own address", j.Master, j.Nodes.Max)
 	}
 	b.checkHosts()
 }
@@ -310,7 +304,7 @@ func (b *builder) checkAll() {
 func (b *builder) checkContainer() {
 	j := b.job
 	if j.Image == "" && !b.refused["image"] {
-		b.Add(Position{File: "--image"}, "add --image IMAGE: an image with torch", "no image given")
+		b.Add(Position{}, "use an image that contains torch", "missing --image IMAGE")
 	}
 	volume, name := `[a-z0-9]([a-z0-9.-]*[a-z0-9])?`, "PersistentVolumeClaim"
 	if j.Kind == Docker {
@@ -318,7 +312,8 @@ func (b *builder) checkContainer() {
 	}
 	for _, m := range j.Mounts {
 		if !path.IsAbs(m.Source) && !regexp.MustCompile("^"+volume+"$").MatchString(m.Source) {
-			b.addProblem(b.said["mount"], "give an absolute path on the node, or the name of a "+name, "%q is neither", m.Source)
+			b.addProblem(b.said["mount"], "", "invalid mount source %q: want an absolute path on the node or the name of a %s",
+				m.Source, name)
 		}
 	}
 }
@@ -327,24 +322,24 @@ func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
 		b.addProblem(b.said["name"], "for example "+b.said["name"].form("train-t5"),
-			"%q is not a valid name on Kubernetes: use at most 40 lower-case letters, digits and '-', and begin with a letter",
+			"%q is not a valid name on Kubernetes: want at most 40 lower-case letters, digits and '-', beginning with a letter",
 			j.Name)
 	}
 	switch {
 	case j.Gang == "kueue" && j.Queue == "" && !b.refused["queue"]:
-		b.addProblem(b.said["gang"], "add --queue NAME: 'kubectl get localqueues' lists them", "Kueue needs a queue")
+		b.addProblem(b.said["gang"], "add --queue NAME; to list the queues, run: kubectl get localqueues", "Kueue requires a queue")
 	case j.Gang == "volcano" && j.K8sForm == "trainjob":
 		b.addProblem(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue",
-			"a TrainJob of Kubeflow Trainer 2.0 does not support Volcano")
+			"Kubeflow Trainer 2.0 does not support Volcano for a TrainJob")
 	case j.Gang == "coscheduling" && j.Queue != "":
-		b.addProblem(b.said["queue"], "leave it out", "coscheduling has no queues")
+		b.addProblem(b.said["queue"], "omit it", "coscheduling has no queues")
 	}
 	if b.isSet("rdzv-id") && !j.Nodes.Elastic() {
-		b.addProblem(b.said["rdzv-id"], "leave it out", "only an elastic PyTorchJob has a rendezvous id")
+		b.addProblem(b.said["rdzv-id"], "omit it", "only an elastic PyTorchJob has a rendezvous ID")
 	}
 }
 
-// checkSlurm finds contradictory settings of a job that Slurm starts.
+// checkSlurm finds conflicting settings of a job that Slurm starts.
 func (b *builder) checkSlurm() {
 	j := b.job
 	if j.Container == "" || !j.BySlurm() {
@@ -353,29 +348,29 @@ func (b *builder) checkSlurm() {
 		}
 		j.Container, j.Image, j.Mounts = "", "", nil
 	} else if j.Image == "" && !b.refused["image"] {
-		b.addProblem(b.said["container"], "add --image: a .sif or .sqsh file, or docker://NAME", "no image given")
+		b.addProblem(b.said["container"], "add --image with a .sif or .sqsh file, or docker://NAME", "missing image")
 	}
 	if j.hasWorkers() && j.Container != "" {
-		b.addProblem(b.said["container"], "leave --form out: one job of all nodes",
-			"the form workers does not support containers")
+		b.addProblem(b.said["container"], "omit --form to run one job on all nodes",
+			"--form workers does not support containers")
 	}
 	if j.hasWorkers() && j.Requeue {
-		b.addProblem(b.said["requeue"], "leave --form out: one job of all nodes",
-			"the other jobs cannot find a requeued one-node job")
+		b.addProblem(b.said["requeue"], "omit --form to run one job on all nodes",
+			"--form workers does not support requeueing: the other jobs cannot find a requeued one")
 	}
 }
 
-// checkNoContainer refuses container flags for a job without containers. A job file
+// checkNoContainer rejects container flags for a job without containers. A job file
 // may hold such settings for other kinds.
 func (b *builder) checkNoContainer() {
 	for _, key := range []string{"container", "image", "mount"} {
 		switch said := b.said[key]; {
 		case !strings.HasPrefix(said.At.File, "--"):
 		case !b.job.BySlurm():
-			b.addProblem(said, "use --form slurm", "a job that you start by hand does not support containers")
+			b.addProblem(said, "use --form slurm", "manually started jobs do not support containers")
 		default:
-			b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image",
-				"--%s is for a job in containers", key)
+			b.addProblem(said, "add --container apptainer, or --container pyxis if srun --help lists --container-image",
+				"--%s requires --container", key)
 		}
 	}
 }
@@ -387,16 +382,16 @@ var (
 	plainUser    = regexp.MustCompile(`^[\pL\pN_][\pL\pN_.+\\-]*$`)
 )
 
-// checkHosts refuses hosts that a node's script cannot name.
+// checkHosts rejects hosts that cannot be written to a node's script.
 func (b *builder) checkHosts() {
 	j := b.job
 	switch words := strings.Fields(j.Python); {
 	case strings.HasPrefix(j.Python, "-"):
-		b.addProblem(b.said["python"], "give a path on the nodes, or the name of a command",
-			"the interpreter is %q, which looks like an option", j.Python)
+		b.addProblem(b.said["python"], "use a path on the nodes, or the name of a command",
+			"invalid interpreter %q: looks like an option", j.Python)
 	case len(words) > 1 && classifyFirstWord(words[0]) != pythonFile:
-		b.addProblem(b.said["python"], "name the interpreter of the environment, such as --python .venv/bin/python",
-			"the interpreter is %q, which is a command with arguments", j.Python)
+		b.addProblem(b.said["python"], "use the environment's interpreter, such as --python .venv/bin/python",
+			"invalid interpreter %q: a command with arguments", j.Python)
 	}
 	if len(j.Hosts) == 0 {
 		return
@@ -405,13 +400,13 @@ func (b *builder) checkHosts() {
 		at := Position{File: h.Position}
 		switch {
 		case !plainAddress.MatchString(h.Address) || strings.HasPrefix(h.Address, "-"):
-			b.Add(at, "give an address that works on all nodes",
-				"%s: a launch script cannot use the address %q", h.Name, h.Address)
+			b.Add(at, "use an address that is valid on all nodes",
+				"%s: address %q cannot be used in a launch script", h.Name, h.Address)
 		case h.User != "" && !plainUser.MatchString(h.User):
-			b.Add(at, "", "%s: a launch script cannot use the user %q", h.Name, h.User)
+			b.Add(at, "", "%s: user %q cannot be used in a launch script", h.Name, h.User)
 		}
 	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation {
-		b.Add(Position{File: "-i"}, "leave -i out", "an inventory cannot choose the nodes of a job of this kind")
+		b.Add(Position{}, "omit --inventory", "--inventory cannot be used with jobs whose scheduler selects the nodes")
 	}
 }

@@ -54,24 +54,24 @@ func TestContainerMistakes(t *testing.T) {
 		kind        Launcher
 		flags, want string
 	}{
-		{Slurm, "container=pyxis", "no image given"},
-		{Slurm, "image=a.sif", "--image is for a job in containers"},
-		{Slurm, "mount=/a:/b", "--mount is for a job in containers"},
-		{Slurm, "container=docker image=a", "must be one of pyxis, apptainer"},
-		{Slurm, "container=pyxis image=a;b", "must be an image reference"},
-		{Slurm, "container=pyxis image=a nodes=2 slurm-form=workers", "the form workers does not support containers"},
-		{Slurm, "requeue=true nodes=2 slurm-form=workers", "the other jobs cannot find a requeued one-node job"},
-		{JAX, "jax-form=manual container=pyxis image=a", "a job that you start by hand does not support containers"},
-		{K8s, "image=a gang=kueue", "Kueue needs a queue"},
+		{Slurm, "container=pyxis", "missing image"},
+		{Slurm, "image=a.sif", "--image requires --container"},
+		{Slurm, "mount=/a:/b", "--mount requires --container"},
+		{Slurm, "container=docker image=a", "want pyxis or apptainer"},
+		{Slurm, "container=pyxis image=a;b", "want an image reference"},
+		{Slurm, "container=pyxis image=a nodes=2 slurm-form=workers", "--form workers does not support containers"},
+		{Slurm, "requeue=true nodes=2 slurm-form=workers", "the other jobs cannot find a requeued one"},
+		{JAX, "jax-form=manual container=pyxis image=a", "manually started jobs do not support containers"},
+		{K8s, "image=a gang=kueue", "Kueue requires a queue"},
 		{K8s, "image=a gang=volcano k8s-form=trainjob", "does not support Volcano"},
 		{K8s, "image=a gang=coscheduling queue=a", "coscheduling has no queues"},
-		{K8s, "image=a rdma=hca", "must be a resource such as rdma/hca"},
-		{K8s, "image=a rdma=rdma/hca=0", "must be a resource such as rdma/hca"},
-		{K8s, "image=a toleration=a:b", "is not a toleration"},
-		{K8s, "image=a toleration=$(id)", "is not a toleration"},
+		{K8s, "image=a rdma=hca", "want a resource such as rdma/hca"},
+		{K8s, "image=a rdma=rdma/hca=0", "want a resource such as rdma/hca"},
+		{K8s, "image=a toleration=a:b", "want KEY, KEY=VALUE"},
+		{K8s, "image=a toleration=$(id)", "want KEY, KEY=VALUE"},
 		{K8s, "image=a memory=1T", "a size such as 256Gi"},
 		{K8s, "image=a queue=A", "the name of a queue"},
-		{K8s, "image=a#b", "must be an image reference"},
+		{K8s, "image=a#b", "want an image reference"},
 	} {
 		_, err := New(Request{Kind: c.kind, Flags: flagsOf(strings.Fields(c.flags)...), Command: []string{"t.py"}})
 		var wrong *Error

@@ -17,8 +17,8 @@ func (b *builder) givenConfig(r Request) {
 	name := b.job.DS.File
 	for _, key := range slices.DeleteFunc(configKeys(), func(key string) bool { return key == "ds-auto" }) {
 		if b.isSet(key) {
-			b.addProblem(b.said[key], "set it in "+name+", or leave --config out",
-				"%s is for a rendered configuration, and you gave %s", key, name)
+			b.addProblem(b.said[key], "set it in "+name+", or omit --config",
+				"%s applies only to a generated configuration, not to %s", key, name)
 		}
 	}
 	data, err := r.ReadFile(name)
@@ -33,7 +33,7 @@ func (b *builder) givenConfig(r Request) {
 	var wrong *configFault
 	switch {
 	case errors.As(err, &wrong):
-		b.Add(place(wrong.offset), "", "the DeepSpeed configuration: %s", wrong.reason)
+		b.Add(place(wrong.offset), "", "invalid DeepSpeed configuration: %s", wrong.reason)
 	case err == nil:
 		configCheck{b, c, func(key string) Position { return place(c[key].offset) }, r.Ops}.checkAll()
 	}
@@ -52,15 +52,15 @@ func (k configCheck) checkAll() {
 	k.checkBatch()
 	k.checkZero()
 	if k.config.isTrue("bf16.enabled") && k.config.isTrue("fp16.enabled") {
-		k.Add(k.at("fp16.enabled"), "keep bf16 on Ampere and newer", "bf16 and fp16 are both enabled")
+		k.Add(k.at("fp16.enabled"), "enable only one of them: bf16 on Ampere or newer", "bf16 and fp16 are both enabled")
 	}
 	if k.ops != nil {
 		// Compare the operators that DeepSpeed loads for this configuration with those in the wheel.
 		// Each node compiles a missing operator, or fails to.
 		for _, n := range k.config.neededOps() {
 			if !slices.Contains(k.ops, n.op) {
-				k.Add(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
-					"%s needs the operator %s, but the wheel has %s", n.why, n.op, cmp.Or(strings.Join(k.ops, ", "), "none"))
+				k.Add(k.at(n.key), fmt.Sprintf("build a wheel with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
+					"%s requires the op %s, but the wheel has %s", n.why, n.op, cmp.Or(strings.Join(k.ops, ", "), "none"))
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (k configCheck) numberOf(key string) (n int, auto bool) {
 	}
 	n, err := strconv.Atoi(fmt.Sprint(v.value))
 	if err != nil || n < 1 {
-		k.Add(k.at(key), "", "%s is %v: it must be a whole number of at least 1", key, v.value)
+		k.Add(k.at(key), "", "invalid value %[2]v for %[1]s: want a whole number of at least 1", key, v.value)
 		return 0, true
 	}
 	return n, false
@@ -96,7 +96,7 @@ func (k configCheck) checkBatch() {
 	}
 	switch {
 	case train == 0 && micro == 0:
-		k.Add(k.at(accKey), "give "+microKey, "neither %s nor %s is given", trainKey, microKey)
+		k.Add(k.at(accKey), "set "+microKey, "missing %s or %s", trainKey, microKey)
 	case train > 0 && !rule.isConsistent():
 		full := rule.withDerived()
 		k.Add(k.at(trainKey), rule.nearestFits(),
@@ -112,7 +112,7 @@ func (k configCheck) checkZero() {
 	if v, said := k.config[zero+"stage"]; said {
 		n, err := strconv.Atoi(fmt.Sprint(v.value))
 		if err != nil || n < 0 || n > 3 {
-			k.Add(k.at(zero+"stage"), "", "the ZeRO stage is %v: it must be 0, 1, 2 or 3", v.value)
+			k.Add(k.at(zero+"stage"), "", "invalid ZeRO stage %v: want 0, 1, 2 or 3", v.value)
 			return
 		}
 		stage = n
@@ -125,15 +125,15 @@ func (k configCheck) checkZero() {
 		}
 		if device != "cpu" && device != "nvme" {
 			k.Add(k.at(key), nearest(device, []string{"cpu", "nvme", "none"}),
-				"%s is %q: it must be cpu, nvme or none", key, device)
+				"invalid value %q for %s: want cpu, nvme or none", device, key)
 			continue
 		}
 		if needs := map[bool]int{true: 3, false: 1}[part == "offload_param" || device == "nvme"]; stage < needs {
 			k.Add(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)),
-				"%s to %s needs ZeRO stage %d, but the stage is %d", part, device, needs, stage)
+				"%s to %s requires ZeRO stage %d, but the stage is %d", part, device, needs, stage)
 		}
 		if device == "nvme" && k.config.textOf(zero+part+".nvme_path") == "" {
-			k.Add(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme needs an nvme_path", part)
+			k.Add(k.at(key), `add "nvme_path": "/local/nvme"`, "%s to nvme requires an nvme_path", part)
 		}
 	}
 }

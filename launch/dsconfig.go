@@ -58,8 +58,8 @@ func (b *builder) prepareConfig(r Request) {
 	ds.Named = own && name != ""
 	if ds.Named && path.Base(name) != ConfigName && said && ds.File == "" {
 		b.addProblem(b.said["args"],
-			"add --config "+shellWord(name)+" to check that configuration, or leave the argument out",
-			"the program's arguments name the configuration %q, but dsbuild would also render %s", name, ConfigName)
+			"use --config "+shellWord(name)+" to check that configuration, or omit the argument",
+			"the program's arguments specify the configuration %q, but %s would be generated as well", name, ConfigName)
 	}
 	switch {
 	case ds.File != "":
@@ -68,7 +68,7 @@ func (b *builder) prepareConfig(r Request) {
 	case !said:
 		if b.isSet("config-arg") && !ds.Named {
 			b.addProblem(b.said["config-arg"], "add --zero 2, or --config FILE",
-				"config-arg needs a DeepSpeed configuration, but there is none")
+				"config-arg requires a DeepSpeed configuration")
 		}
 		return
 	}
@@ -147,13 +147,13 @@ func (b *builder) completeConfig() {
 		ds.Precision = "bf16"
 	}
 	if ds.Offload == "nvme" && ds.Stage != 3 {
-		b.Add(b.placeOf("offload"), "add --zero 3", "NVMe offload is part of ZeRO-3, not of stage %d", ds.Stage)
+		b.Add(b.placeOf("offload"), "add --zero 3", "NVMe offload requires ZeRO-3, but the stage is %d", ds.Stage)
 	}
 	if ds.Offload == "nvme" && ds.NVMePath == "" && !b.refused["nvme-path"] {
-		b.Add(b.placeOf("offload"), "add --nvme-path /local/nvme", "NVMe offload needs a folder on a local disk")
+		b.Add(b.placeOf("offload"), "add --nvme-path /local/nvme", "NVMe offload requires a directory on a local disk")
 	}
 	if ds.Offload != "none" && ds.Stage == 0 {
-		b.Add(b.placeOf("offload"), "add --zero 2", "without ZeRO there is nothing to offload")
+		b.Add(b.placeOf("offload"), "add --zero 2", "offloading requires ZeRO")
 	}
 	b.completeBatch()
 }
@@ -193,7 +193,7 @@ func (b batch) isConsistent() bool {
 	return c.micro > 0 && c.acc > 0 && c.micro*c.acc*c.world == c.train
 }
 
-// nearestFits names the nearest train batches that fit the other numbers.
+// nearestFits suggests the nearest train batches that match the other numbers.
 func (b batch) nearestFits() string {
 	step := max(b.micro, 1) * max(b.acc, 1) * b.world
 	low := b.train / step * step
@@ -206,7 +206,7 @@ func (b batch) nearestFits() string {
 			fit = append(fit, strconv.Itoa(train))
 		}
 	}
-	return strings.Join(fit, " or ") + " would work"
+	return "use " + strings.Join(fit, " or ")
 }
 
 // completeBatch completes the three numbers of the batch rule, and checks them. The
@@ -216,8 +216,8 @@ func (b *builder) completeBatch() {
 	rule := batch{ds.TrainBatch, ds.MicroBatch, ds.Accumulation, b.job.configWorld()}
 	if rule.world == 0 {
 		if rule.train > 0 {
-			b.Add(b.placeOf("train-batch"), "use --micro-batch and --accumulation: DeepSpeed multiplies them by the processes",
-				"train-batch counts all processes, and their number is not known before the job runs")
+			b.Add(b.placeOf("train-batch"), "use --micro-batch and --accumulation, which DeepSpeed multiplies by the number of processes",
+				"train-batch depends on the number of processes, which is unknown until the job runs")
 		}
 		if !ds.Auto {
 			ds.MicroBatch, ds.Accumulation = max(ds.MicroBatch, 1), max(ds.Accumulation, 1)
@@ -234,8 +234,8 @@ func (b *builder) completeBatch() {
 		}
 		known = append(known, ui.Count(rule.world, "process"))
 		b.Add(b.placeOf("train-batch"), rule.nearestFits(),
-			"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s",
-			rule.train, strings.Join(known, " and "))
+			"train-batch %d does not match %s: want micro-batch x accumulation x processes",
+			rule.train, strings.Join(known, " x "))
 		return
 	}
 	if ds.Auto {

@@ -36,8 +36,8 @@ func TestGivenConfig(t *testing.T) {
 		`{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto"}`:     "",
 		"{\n  \"train_batch_size\": 60,\n  \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2}": "ds.json:2:3: train_batch_size is 60, which is not 4 (micro batch) x 2 (accumulation) x 8 processes\n    2 |   \"train_batch_size\": 60,\n      |   ^",
 		`{"train_batch_size": 20}`:                       "train_batch_size is 20, which is not 2 (micro batch) x 1 (accumulation) x 8 processes",
-		`{"gradient_accumulation_steps": 2}`:             "neither train_batch_size nor train_micro_batch_size_per_gpu is given",
-		`{"train_batch_size": 1.5}`:                      "train_batch_size is 1.5: it must be a whole number",
+		`{"gradient_accumulation_steps": 2}`:             "missing train_batch_size or train_micro_batch_size_per_gpu",
+		`{"train_batch_size": 1.5}`:                      "invalid value 1.5 for train_batch_size: want a whole number",
 		`{"train_batch_size": 8, "train_batch_size": 8}`: `"train_batch_size" occurs twice`,
 		`{"train_batch_size": 8,}`:                       "ds.json:1:",
 		`{"train_batch_size": 8`:                         "the JSON ends too early",
@@ -46,15 +46,15 @@ func TestGivenConfig(t *testing.T) {
 		`{"train_batch_size": 8} {}`:                     "more than one JSON value",
 		strings.Repeat(`{"a":`, 100):                     "nested too deeply",
 		`{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}`:                                                     "bf16 and fp16 are both enabled",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 4}}`:                                                                        "the ZeRO stage is 4",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}`:                                    "offload_param to cpu needs ZeRO stage 3, but the stage is 2",
-		`{"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}`:                                            "needs ZeRO stage 1, but the stage is 0",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}`:                               "offload_optimizer to nvme needs an nvme_path",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}`:                               `is "disk": it must be cpu, nvme or none`,
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/n"}}}`:                "NVMe offload needs the operator async_io, but the wheel has cpu_adam, fused_adam, utils",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 4}}`:                                                                        "invalid ZeRO stage 4",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}`:                                    "offload_param to cpu requires ZeRO stage 3, but the stage is 2",
+		`{"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}`:                                            "requires ZeRO stage 1, but the stage is 0",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}`:                               "offload_optimizer to nvme requires an nvme_path",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}`:                               `invalid value "disk" for zero_optimization.offload_optimizer.device: want cpu, nvme or none`,
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/n"}}}`:                "NVMe offload requires the op async_io, but the wheel has cpu_adam, fused_adam, utils",
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}`:                                "",
-		`{"train_batch_size": 8, "optimizer": {"type": "Lion"}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}`: "needs the operator cpu_lion",
-		`{"train_batch_size": 8, "optimizer": {"type": "Lamb"}}`:                                                                            "the optimizer Lamb needs the operator fused_lamb",
+		`{"train_batch_size": 8, "optimizer": {"type": "Lion"}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}`: "requires the op cpu_lion",
+		`{"train_batch_size": 8, "optimizer": {"type": "Lamb"}}`:                                                                            "the optimizer Lamb requires the op fused_lamb",
 		`{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"torch_adam": true}}}`:                                           "",
 	} {
 		err := checked(text, all)
@@ -96,7 +96,7 @@ func TestRenderedBatches(t *testing.T) {
 		}
 		j, err := New(Request{Kind: Torchrun, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(append([]string{"zero=2", "ds-auto=false"}, words...)...)})
 		if want == [3]int{} {
-			if err == nil || !strings.Contains(err.Error(), "is not micro-batch x accumulation x processes") {
+			if err == nil || !strings.Contains(err.Error(), "processes: want micro-batch x accumulation x processes") {
 				t.Errorf("%q: %v", flags, err)
 			}
 			continue
@@ -121,12 +121,12 @@ func TestBatchHints(t *testing.T) {
 	t.Parallel()
 	number := regexp.MustCompile(`\d+`)
 	for flags, want := range map[string]string{
-		"train-batch=60":                               "56 or 64 would work",
-		"train-batch=64 micro-batch=3":                 "48 or 72 would work",
-		"train-batch=64 accumulation=5":                "40 or 80 would work",
-		"train-batch=4":                                "8 would work",
-		"train-batch=64 micro-batch=4 accumulation=1":  "32 would work",
-		"train-batch=100 micro-batch=4 accumulation=4": "128 would work",
+		"train-batch=60":                               "use 56 or 64",
+		"train-batch=64 micro-batch=3":                 "use 48 or 72",
+		"train-batch=64 accumulation=5":                "use 40 or 80",
+		"train-batch=4":                                "use 8",
+		"train-batch=64 micro-batch=4 accumulation=1":  "use 32",
+		"train-batch=100 micro-batch=4 accumulation=4": "use 128",
 	} {
 		words := strings.Split(flags, " ")
 		_, err := New(Request{Kind: Torchrun, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(append([]string{"zero=2", "ds-auto=false"}, words...)...)})
@@ -143,10 +143,10 @@ func TestBatchHints(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}`: "128 would work",
-		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4}`:                                   "96 or 128 would work",
-		`{"train_batch_size": 100, "gradient_accumulation_steps": 3}`:                                      "96 or 120 would work",
-		`{"train_batch_size": 100}`: "96 or 104 would work",
+		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}`: "use 128",
+		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4}`:                                   "use 96 or 128",
+		`{"train_batch_size": 100, "gradient_accumulation_steps": 3}`:                                      "use 96 or 120",
+		`{"train_batch_size": 100}`: "use 96 or 104",
 	} {
 		err := checked(text, nil)
 		var wrong *Error
@@ -212,16 +212,16 @@ func TestConfigPassed(t *testing.T) {
 		}
 	}
 	for flags, want := range map[string]string{
-		"zero=2":                   "the program's arguments name the configuration \"my.json\", but dsbuild would also render ds_config.json",
+		"zero=2":                   "the program's arguments specify the configuration \"my.json\", but ds_config.json would be generated as well",
 		"config-arg=--x":           "",
-		"zero=2 ds-config=my.json": "zero is for a rendered configuration",
+		"zero=2 ds-config=my.json": "zero applies only to a generated configuration",
 	} {
 		_, err := New(Request{Kind: Torchrun, Command: []string{"t.py", "--deepspeed", "my.json"}, Flags: flagsOf(strings.Fields(flags)...), ReadFile: os.ReadFile})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", flags, err)
 		}
 	}
-	if _, err := New(Request{Kind: Torchrun, Command: []string{"t.py"}, Flags: flagsOf("config-arg=--x")}); err == nil || !strings.Contains(err.Error(), "there is none") {
+	if _, err := New(Request{Kind: Torchrun, Command: []string{"t.py"}, Flags: flagsOf("config-arg=--x")}); err == nil || !strings.Contains(err.Error(), "requires a DeepSpeed configuration") {
 		t.Error(err)
 	}
 }
@@ -255,8 +255,8 @@ func TestAutoKeepsWhatIsSaid(t *testing.T) {
 		}
 	}
 	for flags, want := range map[string]string{
-		"zero=2 nodes=1:2 train-batch=64":                            "their number is not known before the job runs",
-		"zero=2 nodes=2 train-batch=64 micro-batch=3 accumulation=1": "48 would work",
+		"zero=2 nodes=1:2 train-batch=64":                            "which is unknown until the job runs",
+		"zero=2 nodes=2 train-batch=64 micro-batch=3 accumulation=1": "48",
 	} {
 		_, err := New(Request{Kind: Slurm, Command: []string{"t.py"}, Flags: flagsOf(strings.Fields(flags)...)})
 		var wrong *Error
@@ -273,12 +273,12 @@ func TestConfigMistakes(t *testing.T) {
 		ops   []string
 		want  string
 	}{
-		{[]string{"offload=nvme"}, twoByFour(), nil, "NVMe offload is part of ZeRO-3"},
-		{[]string{"offload=nvme", "zero=3"}, twoByFour(), nil, "NVMe offload needs a folder"},
-		{[]string{"offload=cpu", "zero=0"}, twoByFour(), nil, "there is nothing to offload"},
-		{[]string{"offload=cpu"}, twoByFour(), []string{"utils"}, "CPU offload of the optimizer needs the operator cpu_adam, but the wheel has utils"},
-		{[]string{"zero=2"}, twoByFour(), []string{"cpu_adam"}, "the optimizer AdamW needs the operator fused_adam"},
-		{[]string{"ds-config=x", "zero=3"}, twoByFour(), nil, "zero is for a rendered configuration"},
+		{[]string{"offload=nvme"}, twoByFour(), nil, "NVMe offload requires ZeRO-3"},
+		{[]string{"offload=nvme", "zero=3"}, twoByFour(), nil, "NVMe offload requires a directory"},
+		{[]string{"offload=cpu", "zero=0"}, twoByFour(), nil, "offloading requires ZeRO"},
+		{[]string{"offload=cpu"}, twoByFour(), []string{"utils"}, "CPU offload of the optimizer requires the op cpu_adam, but the wheel has utils"},
+		{[]string{"zero=2"}, twoByFour(), []string{"cpu_adam"}, "the optimizer AdamW requires the op fused_adam"},
+		{[]string{"ds-config=x", "zero=3"}, twoByFour(), nil, "zero applies only to a generated configuration"},
 	} {
 		_, err := New(Request{
 			Kind: Torchrun, Hosts: c.hosts, Command: []string{"t.py"}, Flags: flagsOf(c.flags...), Ops: c.ops,

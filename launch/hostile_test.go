@@ -31,7 +31,7 @@ func TestHostileInventory(t *testing.T) {
 					put(&hosts[at])
 					_, err := New(Request{Kind: kind, Hosts: hosts, Command: []string{"t.py"}, Flags: flagsOf("image=x", "jax-form=manual")})
 					var wrong *Error
-					if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "a launch script cannot use") {
+					if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "cannot be used in a launch script") {
 						t.Errorf("%s: the %s %q: %v", kind, what, word, err)
 					}
 				}

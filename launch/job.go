@@ -29,12 +29,12 @@ const (
 // Kinds lists all kinds with a description.
 func Kinds() []KindInfo {
 	return []KindInfo{
-		{Slurm, "a batch script for Slurm that runs torchrun on each node"},
-		{Torchrun, "one script that you start on each node"},
-		{JAX, "a JAX program on several hosts, with Slurm or by hand"},
-		{AIStation, "a script and the form for AIStation, fixed or elastic"},
-		{K8s, "manifests for Kubeflow: a PyTorchJob or a TrainJob"},
-		{Docker, "one docker run on each node"},
+		{Slurm, "a Slurm batch script that runs torchrun on each node"},
+		{Torchrun, "a torchrun script to start on each node"},
+		{JAX, "scripts for a multi-host JAX program, with or without Slurm"},
+		{AIStation, "a script and the form values for the AIStation platform"},
+		{K8s, "a Kubeflow PyTorchJob or TrainJob manifest"},
+		{Docker, "a docker run script for each node"},
 	}
 }
 

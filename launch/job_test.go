@@ -100,7 +100,7 @@ func TestInventory(t *testing.T) {
 	for want, r := range map[string]Request{
 		"--nodes: the job needs 3 nodes, but the inventory has 2": {Flags: flagsOf("nodes=3"), Hosts: hosts},
 		"a/x and a/y are the same node":                           {Hosts: []inventory.Host{{Name: "a/x", Node: "a", Address: "a"}, {Name: "a/y", Node: "a", Address: "a"}}},
-		"on each node, localhost is the node itself":              {Hosts: []inventory.Host{{Name: "a", Node: "a", Address: "localhost"}, hosts[1]}},
+		"localhost is a loopback address":                         {Hosts: []inventory.Host{{Name: "a", Node: "a", Address: "localhost"}, hosts[1]}},
 	} {
 		r.Kind, r.Command = Torchrun, []string{"t.py"}
 		if _, err := New(r); err == nil || !strings.Contains(err.Error(), want) {
@@ -176,49 +176,49 @@ func TestJobMistakes(t *testing.T) {
 		flags string
 		want  string
 	}{
-		{Slurm, "nodes=0", "--nodes 0: must be N or MIN:MAX"},
-		{Slurm, "nodes=2-4", "must be N or MIN:MAX"},
-		{Slurm, "nodes=4:2", "the minimum is larger than the maximum"},
-		{Slurm, "preset=smal", "--preset smal: must be one of small, medium, large"},
-		{Slurm, "nodes=2:4 rendezvous=static", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d"},
-		{Slurm, "nodes=2:4 max-restarts=0", "does not survive a lost node"},
+		{Slurm, "nodes=0", `invalid value "0" for --nodes: want N or MIN:MAX`},
+		{Slurm, "nodes=2-4", "want N or MIN:MAX"},
+		{Slurm, "nodes=4:2", "minimum exceeds maximum"},
+		{Slurm, "preset=smal", `invalid value "smal" for --preset: want small, medium or large`},
+		{Slurm, "nodes=2:4 rendezvous=static", "elastic jobs (MIN:MAX) require c10d"},
+		{Slurm, "nodes=2:4 max-restarts=0", "does not survive the loss of a node"},
 		{Slurm, "slurm-form=workers", "a master and at least one worker"},
 		{Slurm, "slurm-form=workers nodes=2 rendezvous=static", "one-node jobs have no fixed ranks"},
-		{Slurm, "rendezvous=etcd", "must be one of static, c10d"},
-		{Slurm, "port=80", "--port 80: must be a number from 1024 to 65535"},
-		{Torchrun, "gpus=h100:8", "only a job of Slurm names the type of its GPUs"},
-		{Slurm, "gpus=h100:", "--gpus h100:: must be a number from 0 to 64"},
-		{Slurm, "mem=200GB", "--mem 200GB: must be a size such as 200G, or 0"},
-		{Slurm, "sbatch=--time=1:00", "dsbuild sets that itself"},
-		{Slurm, "sbatch=--gres=gpu:4", "dsbuild sets that itself"},
-		{Slurm, "sbatch=--export=NONE", "dsbuild sets that itself"},
-		{Slurm, "sbatch=--gpus-per-task=1", "dsbuild sets that itself"},
-		{Slurm, "sbatch=-C", "must be a long option"},
-		{Slurm, "constraint=a#b", "--constraint a#b: must be"},
-		{Slurm, "name=$(id)", "--name $(id): must be letters"},
-		{Slurm, "partition=a;b", "--partition a;b: must be names"},
-		{Slurm, "nodelist=a`b", "--nodelist a`b: must be"},
-		{Slurm, "log=a#b", "--log a#b: must be"},
-		{Slurm, "time=1h", "--time 1h: must be"},
-		{Slurm, "account=a\nb", `--account "a\nb": must be`},
-		{Slurm, "setup=a\nb", "setup must be one line of text"},
-		{Slurm, "env=1A=b", "cannot be the name of a variable"},
-		{Slurm, "env=A=b\nc", "must be one line of text"},
-		{Slurm, "env=WORLD_SIZE=8", "WORLD_SIZE must not be in env"},
-		{Slurm, "env=MASTER_PORT=1", "MASTER_PORT must not be in env"},
+		{Slurm, "rendezvous=etcd", "want static or c10d"},
+		{Slurm, "port=80", `invalid value "80" for --port: want a number from 1024 to 65535`},
+		{Torchrun, "gpus=h100:8", "GPU types are only supported for Slurm jobs"},
+		{Slurm, "gpus=h100:", `invalid value "h100:" for --gpus: want a number from 0 to 64`},
+		{Slurm, "mem=200GB", `invalid value "200GB" for --mem: want a size such as 200G, or 0`},
+		{Slurm, "sbatch=--time=1:00", "this option is set by dsbuild"},
+		{Slurm, "sbatch=--gres=gpu:4", "this option is set by dsbuild"},
+		{Slurm, "sbatch=--export=NONE", "this option is set by dsbuild"},
+		{Slurm, "sbatch=--gpus-per-task=1", "this option is set by dsbuild"},
+		{Slurm, "sbatch=-C", "want a long option"},
+		{Slurm, "constraint=a#b", `invalid value "a#b" for --constraint: want`},
+		{Slurm, "name=$(id)", `invalid value "$(id)" for --name: want letters`},
+		{Slurm, "partition=a;b", `invalid value "a;b" for --partition: want names`},
+		{Slurm, "nodelist=a`b", "invalid value \"a`b\" for --nodelist: want"},
+		{Slurm, "log=a#b", `invalid value "a#b" for --log: want`},
+		{Slurm, "time=1h", `invalid value "1h" for --time: want`},
+		{Slurm, "account=a\nb", `invalid value "a\nb" for --account: want`},
+		{Slurm, "setup=a\nb", "setup must be one line"},
+		{Slurm, "env=1A=b", "invalid variable name"},
+		{Slurm, "env=A=b\nc", "must be one line"},
+		{Slurm, "env=WORLD_SIZE=8", "WORLD_SIZE cannot be set in env"},
+		{Slurm, "env=MASTER_PORT=1", "MASTER_PORT cannot be set in env"},
 		{Slurm, "env=HF_TOKEN=hf_abc", "HF_TOKEN looks like a secret"},
-		{Torchrun, "nodes=2 master=localhost", "on each node, localhost is the node itself"},
-		{Torchrun, "master=a b", `--master "a b": must be`},
-		{JAX, "nodes=1:2", "JAX takes a fixed number of processes"},
-		{JAX, "gpus=8 procs=3", "8 GPUs cannot be divided evenly among 3 processes"},
-		{K8s, "", "no image given"},
+		{Torchrun, "nodes=2 master=localhost", "localhost is a loopback address"},
+		{Torchrun, "master=a b", `invalid value "a b" for --master: want`},
+		{JAX, "nodes=1:2", "JAX requires a fixed number of nodes"},
+		{JAX, "gpus=8 procs=3", "cannot divide 8 GPUs evenly among 3 processes"},
+		{K8s, "", "missing --image"},
 		{K8s, "image=a name=Train", "\"Train\" is not a valid name on Kubernetes"},
-		{K8s, "image=a k8s-form=trainjob nodes=1:2", "a TrainJob has a fixed number of nodes"},
-		{K8s, "image=a mount=UPPER:/d", "\"UPPER\" is neither"},
+		{K8s, "image=a k8s-form=trainjob nodes=1:2", "a TrainJob requires a fixed number of nodes"},
+		{K8s, "image=a mount=UPPER:/d", `invalid mount source "UPPER"`},
 		{K8s, "image=a rdzv-id=x", "only an elastic PyTorchJob"},
-		{Docker, "image=a mount=/a", "is not a mount"},
-		{Docker, "image=-v", "--image -v: must be"},
-		{Docker, "", "no image given"},
+		{Docker, "image=a mount=/a", "want a source and an absolute path"},
+		{Docker, "image=-v", `invalid value "-v" for --image: want`},
+		{Docker, "", "missing --image"},
 	} {
 		flags := strings.Split(c.flags, " ")
 		if c.flags == "" {
@@ -237,9 +237,9 @@ func TestJobMistakes(t *testing.T) {
 
 func TestCommandMistakes(t *testing.T) {
 	for want, words := range map[string][]string{
-		"no script given":      nil,
+		"missing script":       nil,
 		"looks like an option": {"--epochs", "train"},
-		"names 2 data sets, but --dataset_config_name 1 configurations": {"p.py", "--dataset_name", "wikitext,b", "--dataset_config_name=wikitext-2-raw-v1"},
+		"lists 2 data sets, but --dataset_config_name 1 configurations": {"p.py", "--dataset_name", "wikitext,b", "--dataset_config_name=wikitext-2-raw-v1"},
 		"a NUL byte": {"p.py", "a\x00b"},
 	} {
 		if _, err := made(t, Torchrun, "", nil, words...); err == nil || !strings.Contains(err.Error(), want) {
@@ -251,7 +251,7 @@ func TestCommandMistakes(t *testing.T) {
 // A file's mistakes are shown where they stand, those of flags by their names.
 func TestPlaces(t *testing.T) {
 	_, err := made(t, Slurm, "name: t\nenv:\n  RANK: 3\n  A: 1\nnodes: many\n", []string{"gpus=x"}, "train.py")
-	for _, want := range []string{"stdin:3:3: RANK must not", "    3 |   RANK: 3\n      |   ^", "stdin:5:8: nodes is \"many\"", "--gpus x: must be a number"} {
+	for _, want := range []string{"stdin:3:3: RANK cannot", "    3 |   RANK: 3\n      |   ^", "stdin:5:8: invalid value \"many\" for nodes", `invalid value "x" for --gpus: want a number`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in\n%v", want, err)
 		}
@@ -265,12 +265,12 @@ func TestRefusedOnce(t *testing.T) {
 		flag       string
 		want, hint string
 	}{
-		{Slurm, "container=docker", "--container docker: must be one of pyxis, apptainer", ""},
-		{Torchrun, "config-arg=foo", "--config-arg foo: must be an option such as --deepspeed_config, or none", ""},
-		{K8s, "image=a b", `--image "a b": must be an image reference`, ""},
-		{JAX, "jax-platforms=foo", "--platforms foo: must be cuda, rocm, gpu, oneapi, tpu or cpu, several joined by commas", ""},
-		{Torchrun, "nodes=4:2", "--nodes 4:2: the minimum is larger than the maximum", "write --nodes 2:4"},
-		{Torchrun, "env==3", `--env: "" cannot be the name of a variable`, "write --env NAME=VALUE"},
+		{Slurm, "container=docker", `invalid value "docker" for --container: want pyxis or apptainer`, ""},
+		{Torchrun, "config-arg=foo", `invalid value "foo" for --config-arg: want an option such as --deepspeed_config, or none`, ""},
+		{K8s, "image=a b", `invalid value "a b" for --image: want an image reference`, ""},
+		{JAX, "jax-platforms=foo", `invalid value "foo" for --platforms: want cuda, rocm, gpu, oneapi, tpu or cpu, several joined by commas`, ""},
+		{Torchrun, "nodes=4:2", `invalid value "4:2" for --nodes: minimum exceeds maximum`, "use --nodes 2:4"},
+		{Torchrun, "env==3", `--env: invalid variable name ""`, "use --env NAME=VALUE"},
 	} {
 		_, err := made(t, c.kind, "", []string{c.flag}, "train.py")
 		var wrong *Error
@@ -375,7 +375,7 @@ func TestOffloadHasCPUs(t *testing.T) {
 func TestInterpreterIsNoCommand(t *testing.T) {
 	_, err := made(t, Torchrun, "", []string{"python=uv run python"}, "train.py")
 	var wrong *Error
-	if !errors.As(err, &wrong) || !strings.Contains(err.Error(), `the interpreter is "uv run python", which is a command`) || !strings.Contains(wrong.Hint(), ".venv/bin/python") {
+	if !errors.As(err, &wrong) || !strings.Contains(err.Error(), `invalid interpreter "uv run python": a command`) || !strings.Contains(wrong.Hint(), ".venv/bin/python") {
 		t.Errorf("%v, want a refusal that names .venv/bin/python", err)
 	}
 	_, err = made(t, Torchrun, "", nil, "uv", "run", "train.py")

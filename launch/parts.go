@@ -8,18 +8,17 @@ import (
 
 // Part is one machine's share of a job.
 type Part struct {
-	// Node is the machine's name; "" is the one that dsbuild runs on.
+	// Node is the machine's name, or "" for the control node.
 	Node string
-	// Host is the node of the inventory; nil for the machine that dsbuild runs on.
+	// Host is the node of the inventory, or nil for the control node.
 	Host *inventory.Host
-	// Main is the name of the file to run there. The other Files must lie beside
-	// it.
+	// Main is the name of the file to run there. The other Files must be in the same directory.
 	Main  string
 	Files []File
-	// Count is the number of its processes and First the rank of the first of
-	// them, -1 where the nodes agree on their ranks.
+	// Count is the number of processes. First is the rank of the first process, or -1 if the nodes agree on their
+	// ranks.
 	First, Count int
-	// Python is its interpreter; "" for the launcher on PATH.
+	// Python is the interpreter. If it is empty, the launcher on PATH is used.
 	Python string
 }
 
@@ -28,15 +27,15 @@ type Part struct {
 // that cannot start this way.
 func (j *Job) Parts(files []File) ([]Part, error) {
 	if j.hasWorkers() {
-		return nil, fmt.Errorf("the form workers is several jobs: render them with --output, " +
-			"and run submit.sh, which submits the master and then the workers")
+		return nil, fmt.Errorf("--form workers consists of several jobs: write them with --output, " +
+			"then run submit.sh, which submits the master and the workers")
 	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
-		return nil, fmt.Errorf("dsbuild cannot start a job of the kind %s on nodes", j.Kind)
+		return nil, fmt.Errorf("jobs of the kind %s cannot be started on nodes", j.Kind)
 	}
 	if len(j.Hosts) == 0 {
 		if j.Nodes.Max > 1 {
-			return nil, fmt.Errorf("the job takes %s nodes, and there is no inventory", j.Nodes)
+			return nil, fmt.Errorf("a job on %s nodes requires --inventory", j.Nodes)
 		}
 		return []Part{{Main: files[0].Name, Files: files, Count: j.Procs, Python: j.Python}}, nil
 	}
@@ -59,8 +58,8 @@ func (j *Job) Parts(files []File) ([]Part, error) {
 	return parts, nil
 }
 
-// Batch picks the script for sbatch out of a rendering, and the files beside it; ok is false if Slurm
-// does not start the job, or if submit.sh submits it.
+// Batch returns the script for sbatch and the other files of a rendering. ok is false if Slurm does not start the
+// job, or if submit.sh submits it.
 func (j *Job) Batch(files []File) (script File, beside []File, ok bool) {
 	for _, f := range files {
 		if f.Name == j.Name+".sbatch" {

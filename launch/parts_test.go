@@ -56,10 +56,10 @@ func TestNoParts(t *testing.T) {
 		hosts []inventory.Host
 		want  string
 	}{
-		{Torchrun, []string{"nodes=2"}, nil, "the job takes 2 nodes, and there is no inventory"},
+		{Torchrun, []string{"nodes=2"}, nil, "a job on 2 nodes requires --inventory"},
 		{Slurm, []string{"slurm-form=workers", "nodes=3"}, nil, "run submit.sh"},
-		{Slurm, nil, nil, "dsbuild cannot start a job of the kind"},
-		{Docker, []string{"image=x"}, two, "dsbuild cannot start a job of the kind"},
+		{Slurm, nil, nil, "cannot be started on nodes"},
+		{Docker, []string{"image=x"}, two, "cannot be started on nodes"},
 	} {
 		j, err := New(Request{Kind: c.kind, Flags: flagsOf(c.flags...), Command: []string{"train.py"}, Hosts: c.hosts})
 		if err != nil {

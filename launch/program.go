@@ -15,7 +15,7 @@ func (j *Job) program() []string {
 	return []string{j.Script}
 }
 
-// takeCommand reads the words behind "--": a Python file, or -m and a module as for
+// takeCommand reads the words after "--": a Python file, or -m and a module as for
 // torchrun, and the arguments.
 func (b *builder) takeCommand(words []string) {
 	j := b.job
@@ -29,11 +29,11 @@ func (b *builder) takeCommand(words []string) {
 		}
 	}
 	if _, both := b.said["module"]; both && b.isSet("script") {
-		b.addProblem(b.said["module"], "keep one of them", "both script and module are given")
+		b.addProblem(b.said["module"], "remove one of them", "script and module are mutually exclusive")
 	}
 	for _, w := range append([]string{j.Script}, j.Args...) {
 		if strings.ContainsRune(w, 0) {
-			b.Add(b.said["script"].At, "", "a NUL byte in the command")
+			b.Add(b.said["script"].At, "", "invalid command: contains a NUL byte")
 			return
 		}
 	}
@@ -42,66 +42,66 @@ func (b *builder) takeCommand(words []string) {
 		module, isFile := strings.CutSuffix(script, ".py")
 		switch {
 		case !moduleName.MatchString(script):
-			b.addProblem(b.said["module"], "name the module: -- -m pkg.train --epochs 3",
+			b.addProblem(b.said["module"], "specify a module: -- -m pkg.train --epochs 3",
 				"%q is not the name of a Python module", script)
 		case isFile:
-			b.addProblem(b.said["module"], "-- "+script+", or for the module: -- -m "+module,
-				"%q is the name of a file, and -m takes a module", script)
+			b.addProblem(b.said["module"], "use -- "+script+" to run the file, or -- -m "+module+" for the module",
+				"%q is a file, but -m requires a module", script)
 		}
 	} else {
 		b.checkScript()
 	}
-	// Refuse paired lists of different lengths: each data set needs its configuration.
+	// Reject paired lists of different lengths: each data set needs its configuration.
 	names, ok1 := b.findArgument("--dataset_name")
 	configs, ok2 := b.findArgument("--dataset_config_name", "--dataset_config")
 	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
-		b.Add(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
-			"--dataset_name names %d data sets, but --dataset_config_name %d configurations", n, c)
+		b.Add(b.said["args"].At, `use one configuration per data set, or "none" for a data set without configurations`,
+			"--dataset_name lists %d data sets, but --dataset_config_name %d configurations", n, c)
 	}
 }
 
 // moduleName is a module as Python imports it.
 var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
 
-// checkScript refuses commands that no launcher can run as a Python file.
+// checkScript rejects commands that launchers cannot run as a Python file.
 func (b *builder) checkScript() {
 	script := b.job.Script
 	said := b.said["script"]
 	if script == "" {
-		b.Add(said.At, "put it at the end: -- train.py --epochs 3", "no script given")
+		b.Add(said.At, "add it at the end: -- train.py --epochs 3", "missing script")
 		return
 	}
 	word := script
 	fields := strings.Fields(script)
 	if len(fields) > 1 && (classifyFirstWord(fields[0]) != pythonFile || strings.HasPrefix(fields[1], "-")) {
 		if word = fields[0]; classifyFirstWord(word) == pythonFile {
-			b.addProblem(said, "give each word by itself: -- "+script,
-				"the script is %q: pass each argument as a separate word", script)
+			b.addProblem(said, "remove the quotes: -- "+script,
+				"invalid script %q: arguments must be separate words", script)
 			return
 		}
 	}
-	const start = "name the Python program that it starts, as in: -- train.py --epochs 3"
+	const start = "specify only the Python program that it starts: -- train.py --epochs 3"
 	switch classifyFirstWord(word) {
 	case interpreter:
 		b.addProblem(said,
-			"leave it and its options out: -- train.py --epochs 3, or -- -m pkg.train; --python names the interpreter",
+			"omit it and its options: -- train.py --epochs 3, or -- -m pkg.train; to choose an interpreter, use --python",
 			"the command begins with %q, but the launcher starts the interpreter itself", word)
 	case launcher:
 		b.addProblem(said, start,
-			"the command begins with the launcher %q: dsbuild would start a launcher in every process", word)
+			"the command begins with the launcher %q, which would run in every process", word)
 	case shell:
 		b.addProblem(said,
-			start+"; --python .venv/bin/python runs it in an environment, --setup is for a shell line before it",
-			"the command begins with %q, but every process runs a Python program", word)
+			start+"; use --python .venv/bin/python for its environment, and --setup for shell lines to run first",
+			"the command begins with %q, which is not a Python program", word)
 	case variable:
 		name, _, _ := strings.Cut(word, "=")
 		b.addProblem(said, "set it with --env "+name+"=VALUE", "the command begins with %q, which sets a variable", word)
 	case option:
-		b.addProblem(said, "give the path of a Python file first, or -m MODULE",
-			"the script is %q, which looks like an option", word)
+		b.addProblem(said, "start with the path of a Python file, or -m MODULE",
+			"invalid script %q: looks like an option", word)
 	case other:
-		b.addProblem(said, "name the Python file: -- train.py --epochs 3",
-			"the script is %q, which is not a Python file", word)
+		b.addProblem(said, "specify a Python file: -- train.py --epochs 3",
+			"invalid script %q: not a Python file", word)
 	}
 }
 
@@ -109,7 +109,7 @@ func (b *builder) checkScript() {
 type firstWord int
 
 const (
-	pythonFile  firstWord = iota // none of the others: dsbuild takes it for a Python file
+	pythonFile  firstWord = iota // anything else is treated as a Python file
 	interpreter                  // python train.py
 	launcher                     // torchrun train.py
 	shell                        // bash run.sh, ./run.sh, env, sudo

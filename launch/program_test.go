@@ -12,26 +12,26 @@ import (
 func TestProgramMistakes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ words, want, hint string }{
-		{"python train.py --lr 1", `begins with "python"`, "leave it and its options out: -- train.py"},
+		{"python train.py --lr 1", `begins with "python"`, "omit it and its options: -- train.py"},
 		{"python3.11 -u -X dev -m pkg.train", `begins with "python3.11"`, "or -- -m pkg.train"},
-		{"/opt/venv/bin/python train.py", "begins with", "--python names the interpreter"},
+		{"/opt/venv/bin/python train.py", "begins with", "to choose an interpreter, use --python"},
 		{"python -m torch.distributed.run t.py", "begins with", "-- -m pkg.train"},
 		{"python -c pass", "begins with", "-- train.py"},
-		{"torchrun --nproc-per-node 8 train.py --lr 1", `begins with the launcher "torchrun"`, "name the Python program that it starts"},
-		{"accelerate launch train.py", "a launcher", "name the Python program that it starts"},
-		{"deepspeed --num_gpus 8 train.py", "a launcher", "name the Python program that it starts"},
-		{"/usr/bin/srun python train.py", "a launcher", "name the Python program that it starts"},
-		{"mpirun ./a.out", "a launcher", "name the Python program that it starts, as in: -- train.py --epochs 3"},
-		{"bash run.sh", "runs a Python program", "name the Python program that it starts, as in: -- train.py --epochs 3; --python .venv"},
-		{"./run.sh", "runs a Python program", "--setup is for a shell line before it"},
-		{"env A=b train.py", "runs a Python program", "-- train.py"},
-		{"conda run -n x python t.py", "runs a Python program", "-- train.py"},
+		{"torchrun --nproc-per-node 8 train.py --lr 1", `begins with the launcher "torchrun"`, "specify only the Python program that it starts"},
+		{"accelerate launch train.py", "begins with the launcher", "specify only the Python program that it starts"},
+		{"deepspeed --num_gpus 8 train.py", "begins with the launcher", "specify only the Python program that it starts"},
+		{"/usr/bin/srun python train.py", "begins with the launcher", "specify only the Python program that it starts"},
+		{"mpirun ./a.out", "begins with the launcher", "specify only the Python program that it starts: -- train.py --epochs 3"},
+		{"bash run.sh", "is not a Python program", "specify only the Python program that it starts: -- train.py --epochs 3; use --python .venv"},
+		{"./run.sh", "is not a Python program", "--setup for shell lines to run first"},
+		{"env A=b train.py", "is not a Python program", "-- train.py"},
+		{"conda run -n x python t.py", "is not a Python program", "-- train.py"},
 		{"A=b train.py", "which sets a variable", "set it with --env A=VALUE"},
 		{"-m", "looks like an option", ""},
-		{"-m pkg/train.py", "is not the name of a Python module", "name the module: -- -m pkg.train --epochs 3"},
-		{"-m train.py", "is the name of a file, and -m takes a module", "-- train.py, or for the module: -- -m train"},
-		{"train.ipynb", "which is not a Python file", "name the Python file"},
-		{"ds_config.json train.py", "which is not a Python file", "name the Python file"},
+		{"-m pkg/train.py", "is not the name of a Python module", "specify a module: -- -m pkg.train --epochs 3"},
+		{"-m train.py", "is a file, but -m requires a module", "use -- train.py to run the file, or -- -m train"},
+		{"train.ipynb", "not a Python file", "specify a Python file"},
+		{"ds_config.json train.py", "not a Python file", "specify a Python file"},
 		{"-m pkg.$(id)", "is not the name of a Python module", ""},
 	} {
 		_, err := made(t, Torchrun, "", nil, strings.Fields(c.words)...)
@@ -45,7 +45,7 @@ func TestProgramMistakes(t *testing.T) {
 			t.Errorf("%q is taken", script)
 		}
 	}
-	if _, err := made(t, Slurm, "script: a.py\nmodule: a\n", nil); err == nil || !strings.Contains(err.Error(), "both script and module") {
+	if _, err := made(t, Slurm, "script: a.py\nmodule: a\n", nil); err == nil || !strings.Contains(err.Error(), "script and module are mutually exclusive") {
 		t.Error(err)
 	}
 	for _, words := range [][]string{{"train"}, {"bin/my python.py"}, {"pythonize.py"}, {"src/torchrun.py"}, {"dir with space/it's.py"}, {"run.pyz"}} {

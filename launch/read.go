@@ -15,7 +15,7 @@ import (
 // its File.
 type Position = lineerr.Position
 
-// Error lists all mistakes in a job.
+// Error lists all errors in a job.
 type Error = lineerr.Error
 
 // Word is one word of a value.
@@ -47,8 +47,8 @@ func (s *Settings) Say(key, flag string, words ...string) {
 	s.All = append(s.All, said)
 }
 
-// Read reads a job file; it reads in for the name "-". The error for invalid contents
-// is an *Error that lists all mistakes.
+// Read reads a job file, or in for the name "-". The error for invalid contents
+// is an *Error that lists all errors.
 func Read(path string, in io.Reader) (Settings, error) {
 	name := path
 	if path == "-" {
@@ -120,8 +120,8 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 	}
 	text, ok := yamldoc.Scalar(p.Node)
 	if several := strings.Fields(text); ok && p.Key == "args" && len(several) > 1 {
-		r.Add(r.Place(p.Node), "write args: ["+strings.Join(several, ", ")+"]",
-			"args is one text, which the program would get as one argument")
+		r.Add(r.Place(p.Node), "use args: ["+strings.Join(several, ", ")+"]",
+			"args is a single string, which would be passed as one argument")
 		return nil, false
 	}
 	if ok && k.kind != yesNo {
