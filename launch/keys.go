@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // valueKind is the type of a key's value.
@@ -71,17 +73,22 @@ func byTorchrun() []Launcher   { return []Launcher{Slurm, Torchrun, AIStation, K
 func byHand() []Launcher       { return []Launcher{Torchrun, JAX, Docker} }
 func inContainers() []Launcher { return []Launcher{K8s, Docker, AIStation, Slurm, JAX} }
 
-// Groups of keys in the help.
+// Headings of keys in the help.
 const (
 	groupSize       = "Size"
 	groupRendezvous = "Rendezvous"
 	groupProgram    = "Program"
-	groupDeepSpeed  = "DeepSpeed"
+	GroupDeepSpeed  = "DeepSpeed"
 	groupJAX        = "JAX"
 	groupSlurm      = "Slurm"
 	groupContainers = "Containers"
 	groupKubernetes = "Kubernetes"
 )
+
+// Groups returns the headings of all keys, in order.
+func Groups() []string {
+	return slices.Compact(lists.Map(Keys(), func(k Key) string { return k.Group }))
+}
 
 // Keys returns all settings except the script and its arguments, group by group.
 func Keys() []Key {
@@ -93,7 +100,7 @@ func Keys() []Key {
 			Key{Name: "name", sbatch: "job-name J", Placeholder: "NAME", Help: "Job name (default: train)", set: matchingText(`[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`, "letters, digits, '.', '_' and '-', 63 at most", func(j *Job) *string { return &j.Name })},
 			Key{Name: "preset", Placeholder: "small|medium|large", Help: "2, 4 or 8 nodes with 8 GPUs each", set: setPreset},
 			Key{Name: "nodes", sbatch: "nodes N", Placeholder: "N|MIN:MAX", Help: "Number of nodes, or the range of an elastic job (default: all nodes of the inventory, otherwise 1)", set: setNodes},
-			Key{Name: "gpus", sbatch: "gres gpus G gpus-per-node gpus-per-task", Placeholder: "N", Help: "GPUs per node, with Slurm optionally of a type (h100:8); 0 runs the job on CPUs", set: setGPUs},
+			Key{Name: "gpus", sbatch: "gres gpus G gpus-per-node gpus-per-task", Placeholder: "N", Help: "GPUs per node, for Slurm optionally with a type: h100:8; 0 runs the job on CPUs", set: setGPUs},
 			Key{Name: "procs", sbatch: "ntasks n ntasks-per-node tasks-per-node", Placeholder: "N", Help: "Processes per node (default: one per GPU; JAX: 1)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
 			Key{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs per task (default: 1 per process plus 2; with --offload, 8 per process plus 2)", Kinds: []Launcher{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
 		),
@@ -112,9 +119,9 @@ func Keys() []Key {
 			Key{Name: "env", sbatch: "export", Placeholder: "NAME[=VALUE]", Help: "Environment variable of the job; without =VALUE, from the environment that starts the job; repeatable", kind: variables, set: setEnv},
 			Key{Name: "nccl-debug", Placeholder: "version|warn|info|trace", Help: "NCCL_DEBUG level (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug })},
 		),
-		inGroup(groupDeepSpeed,
+		inGroup(GroupDeepSpeed,
 			Key{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "Use and check this DeepSpeed configuration instead of generating one", Kinds: configs, set: onePath(func(j *Job) *string { return &j.DS.File })},
-			Key{Name: "zero", Placeholder: "STAGE", Help: "Generate a DeepSpeed configuration with this ZeRO stage, 0 to 3 (default: 2 if another setting requires one)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
+			Key{Name: "zero", Placeholder: "STAGE", Help: "Generate a DeepSpeed configuration with this ZeRO stage, 0 to 3 (default: 2 if other DeepSpeed settings are used)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
 			Key{Name: "offload", Placeholder: "none|cpu|nvme", Help: "Offload the optimizer and, with ZeRO-3, the parameters (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload })},
 			Key{Name: "nvme-path", Placeholder: "DIR", Help: "NVMe directory on the nodes, for --offload nvme", Kinds: configs, set: onePath(func(j *Job) *string { return &j.DS.NVMePath })},
 			Key{Name: "precision", Placeholder: "bf16|fp16|fp32", Help: "Floating-point format; bf16 requires Ampere or newer (default: bf16)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Precision })},
@@ -122,7 +129,7 @@ func Keys() []Key {
 			Key{Name: "micro-batch", Placeholder: "N", Help: "Samples per process and micro-batch (default: 1)", Kinds: configs, set: numberBetween(1, 1<<20, func(j *Job) *int { return &j.DS.MicroBatch })},
 			Key{Name: "accumulation", Placeholder: "N", Help: "Micro-batches per step (default: 1)", Kinds: configs, set: numberBetween(1, 1<<20, func(j *Job) *int { return &j.DS.Accumulation })},
 			Key{Name: "ds-auto", Flag: "auto", Help: "Write \"auto\" for missing batch, precision and optimizer values, for the Hugging Face Trainer (default: true)", Kinds: configs, kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.DS.Auto })},
-			Key{Name: "config-arg", Placeholder: "OPTION", Help: "Program option for the configuration, or none to pass none (default: --deepspeed with --auto, otherwise --deepspeed --deepspeed_config)", Kinds: configs, set: matchingText(`none|--?[A-Za-z0-9][A-Za-z0-9_-]{0,60}`, "an option such as --deepspeed_config, or none", func(j *Job) *string { return &j.DS.Arg })},
+			Key{Name: "config-arg", Placeholder: "OPTION", Help: "Program option that takes the configuration, or none (default: --deepspeed with --auto, otherwise --deepspeed --deepspeed_config)", Kinds: configs, set: matchingText(`none|--?[A-Za-z0-9][A-Za-z0-9_-]{0,60}`, "an option such as --deepspeed_config, or none", func(j *Job) *string { return &j.DS.Arg })},
 		),
 		inGroup(groupJAX,
 			Key{Name: "jax-form", Flag: "form", Placeholder: "slurm|manual", Help: "Start through Slurm, or with a script on each host (default: slurm; with an inventory, manual)", Kinds: []Launcher{JAX}, set: oneOf(func(j *Job) *string { return &j.JAXForm })},

@@ -43,11 +43,14 @@ make a job hang or fail is reported with the node, the cause and a hint.
 
 The first node is the master. Nothing is changed or left on the nodes.`,
 		Annotations: map[string]string{
-			helpSeeAlso: `"dsbuild verify" reports nodes that have drifted.`,
+			helpSeeAlso: `"dsbuild verify" compares the DeepSpeed installations of the nodes; "dsbuild launch lint" checks launch scripts.`,
 		},
-		Example: `  dsbuild check inventory.yaml
-  dsbuild check inventory.yaml --data /data/wikitext --output /shared/out
-  dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.json`,
+		Example: `  # Check the nodes, and the dataset and output directory of a job
+  $ dsbuild check inventory.yaml
+  $ dsbuild check inventory.yaml --data /data/wikitext --output /shared/out
+
+  # Check the nodes of a Slurm partition, with GPUs
+  $ dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]

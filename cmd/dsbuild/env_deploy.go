@@ -41,8 +41,15 @@ new environment by renaming a symbolic link. If a step fails or the run is
 interrupted, the old environment stays in use. Deploys are idempotent.
 
 Nodes whose current environment is in use are rejected unless --in-use is given.`,
-		Example: `  dsbuild env deploy inventory.yaml
-  dsbuild env deploy inventory.yaml --lock train.lock --limit 'gpu[01-04]' --dry-run`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild env lock" writes the lockfile; "dsbuild ship --env" builds, locks and deploys.`,
+		},
+		Example: `  # Preview, then install the environment of environment.lock
+  $ dsbuild env deploy inventory.yaml --dry-run
+  $ dsbuild env deploy inventory.yaml
+
+  # Install another environment on four nodes
+  $ dsbuild env deploy inventory.yaml --lock train.lock --limit 'gpu[01-04]'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]

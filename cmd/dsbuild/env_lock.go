@@ -50,8 +50,11 @@ probe an inventory. Packages without a wheel for a node type are reported.
 
 The lockfile is left unchanged if FILE, the node types and the local wheels are
 the same as before; otherwise only changed packages get new versions.`,
-		Example: `  dsbuild env lock environment.yaml --for inventory.yaml
-  dsbuild env lock environment.yaml --upgrade`,
+		Example: `  # Lock for the node types of an inventory
+  $ dsbuild env lock environment.yaml --for inventory.yaml
+
+  # Update all packages
+  $ dsbuild env lock environment.yaml --upgrade`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.file = "environment.yaml"
@@ -61,13 +64,15 @@ the same as before; otherwise only changed packages get new versions.`,
 			return runEnvLock(cmd.Context(), a, f)
 		},
 	}
-	f.nodes.add(cmd, "Probe the node types of `INVENTORY`")
+	f.nodes.add(cmd, "`INVENTORY` Probe the nodes of this inventory for their types")
 	f.files.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&f.out, "output", "o", "",
-		"Lockfile to write: `FILE` (default: the environment file's name with .lock)")
+		"`FILE` Lockfile to write (default: the environment file's name with .lock)")
 	flags.BoolVar(&f.upgrade, "upgrade", false, "Ignore the existing lockfile and pick the newest compatible versions")
 	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
+	inGroup(cmd, groupEnv, "output", "upgrade")
+	inGroup(cmd, groupOutput, "json")
 	return cmd
 }
 

@@ -27,8 +27,9 @@ func newEnvRollbackCommand(a *app) *cobra.Command {
 
 Each node keeps one previous environment, so no files are sent. Only the name of
 the environment is read from the lockfile.`,
-		Example: `  dsbuild env rollback inventory.yaml --limit 'gpu[03-04]'`,
-		Args:    cobra.ExactArgs(1),
+		Example: `  # Roll back two nodes
+  $ dsbuild env rollback inventory.yaml --limit 'gpu[03-04]'`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
 			return runEnvRollback(cmd.Context(), a, f)

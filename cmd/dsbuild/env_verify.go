@@ -25,14 +25,16 @@ func newEnvVerifyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
 		Short: "Report environments that differ from the lockfile, file by file",
-		Long: `Report environments that differ from the lockfile or from each other, file by
-file. Nothing is changed on the nodes.
+		Long: `Report environments that differ from the lockfile or from each other.
 
 Every file is compared with its package's RECORD, and code that belongs to no
 package is reported. Packages are also compared with their wheels where these
-are in the cache or in --files; nothing is downloaded.`,
-		Example: `  dsbuild env verify inventory.yaml`,
-		Args:    cobra.ExactArgs(1),
+are in the cache or in --files; nothing is downloaded. Nothing is changed on the
+nodes.`,
+		Example: `  # Verify all nodes, or only compare files without loading ops
+  $ dsbuild env verify inventory.yaml
+  $ dsbuild env verify inventory.yaml --verify files`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
 			return runEnvVerify(cmd.Context(), a, f)

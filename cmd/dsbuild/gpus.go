@@ -18,14 +18,15 @@ func newGPUsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gpus [NAME...]",
 		Short: "List GPUs and their compute capability",
-		Long: `List the known GPUs with their compute capability, the CUDA versions that
-compile for it, and the newest torch that runs on them. NAME is a GPU's common
-name, or its name in nvidia-smi.
+		Long: `List known GPUs and their compute capability.
 
-NAME may include a suffix such as Ti, SUPER or Laptop, a memory size or a form
-factor. These variants have the same compute capability and are not listed.`,
-		Example: `  dsbuild gpus
-  dsbuild gpus V100 "NVIDIA A100-SXM4-80GB" "RTX 4070 Ti SUPER"`,
+The table also shows the CUDA versions that compile for a GPU and the newest
+torch that runs on it. NAME is a GPU's common name, or its name in nvidia-smi.
+It may include a suffix such as Ti, SUPER or Laptop, a memory size or a form
+factor: these variants have the same compute capability and are not listed.`,
+		Example: `  # All GPUs, or some by name
+  $ dsbuild gpus
+  $ dsbuild gpus V100 "NVIDIA A100-SXM4-80GB" "RTX 4070 Ti SUPER"`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error { return runGPUs(a, args, asJSON) },
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/launch"
 )
 
 // The help of a command consists of its cobra fields and of annotations. A flag's usage begins with its placeholder
@@ -46,14 +47,16 @@ const (
 	groupOutput     = "Output"
 	groupGlobal     = "Global flags"
 	groupOther      = "Flags" // flags without a group
+	groupJob        = "Input and output"
+	groupSubmit     = "Submit"
 )
 
 // flagGroups lists the headings in the order of the help. Add new headings here.
 func flagGroups() []string {
-	return []string{
-		groupOther, groupTarget, groupVersions, groupSources, groupBuild, groupWheel, groupEnv, groupChecks,
+	return slices.Concat([]string{groupOther, groupJob}, launch.Groups(), []string{
+		groupSubmit, groupTarget, groupVersions, groupSources, groupBuild, groupWheel, groupEnv, groupChecks,
 		groupNodes, groupTransfer, groupConnection, groupSlurm, groupIndex, groupOutput, groupGlobal,
-	}
+	})
 }
 
 // inGroup puts flags of a command under a heading of flagGroups, as in
@@ -273,10 +276,10 @@ func flagHelp(f *pflag.Flag) (name, usage string) {
 	return name, usage
 }
 
-// shortDefault is the default of a flag; 1m0s is written as 1m.
+// shortDefault is the default of a flag; 1m0s is written as 1m, and [dist] as dist.
 func shortDefault(f *pflag.Flag) string {
 	if f.Value.Type() != "duration" {
-		return f.DefValue
+		return strings.Trim(f.DefValue, "[]")
 	}
 	text := f.DefValue
 	for _, zero := range []string{"m0s", "h0m"} {

@@ -27,25 +27,28 @@ func newIndexCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "index DIR",
 		Short: "Generate a static package index for pip and uv",
-		Long: `Generate a static package index (PEP 503, PEP 658), to be served to pip and uv
-by any web server or from the file system. In a single index, wheels for
-different versions of torch or CUDA, or for different GPUs or CPUs, would hide
-each other, so each target gets its own index in a subdirectory of DIR.
-DIR/index.json lists the targets.
+		Long: `Generate a static package index (PEP 503, PEP 658) of wheels.
+
+Any web server, or the file system, can serve it to pip and uv. In one index,
+wheels for different versions of torch or CUDA, or for different GPUs or CPUs,
+would hide each other, so each target gets its own index in a subdirectory of
+DIR; DIR/index.json lists the targets.
 
 The wheels are verified first, and their sidecar files (manifest, checksums) are
-copied too. Files are written atomically, and files of a previous index that are
-no longer needed are removed; other files in DIR stay. Unchanged files are not
-rewritten.`,
-		Example: `  dsbuild index /srv/www/wheels
-  dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
-  pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
+copied too. Files are written atomically, and only if they changed. Files of a
+previous index that are no longer needed are removed; other files in DIR stay.`,
+		Example: `  # Index the wheels in dist/
+  $ dsbuild index /srv/www/wheels
+
+  # Index wheels of two directories for a web server, and install from there
+  $ dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
+  $ pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runIndex(cmd.Context(), a, args[0], f) },
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.wheels, "wheel", []string{"dist"}, "Wheel, or directory of wheels: `FILE|DIR`; repeatable")
-	flags.StringVar(&f.url, "url", "", "`URL` at which DIR will be published, for the links in index.json")
+	flags.StringArrayVar(&f.wheels, "wheel", []string{"dist"}, "`PATH` Wheel, or directory of wheels; repeatable")
+	flags.StringVar(&f.url, "url", "", "`URL` URL at which DIR will be published, for the links in index.json")
 	flags.BoolVar(&f.json, "json", false, "Print one JSON document")
 	return cmd
 }

@@ -23,19 +23,21 @@ func newInspectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect FILE.whl|DIR",
 		Short: "Show a wheel's ops, GPU architectures, CPU level and glibc",
-		Long: `Show what a wheel, or every wheel in DIR, contains and requires. Any wheel
-works; nothing is run, unpacked to disk or sent.
+		Long: `Show what a wheel, or every wheel in DIR, contains and requires.
 
 For each compiled extension, inspect lists the GPU architectures of its device
 code (SASS and PTX), the CPU level of its instructions, the glibc and libstdc++
 symbol versions it requires, and the libraries it loads. CPU is the level that
 the CPU must have; "up to" is the highest level in an extension that selects
-code for the CPU at run time.`,
+code for the CPU at run time.
+
+Any wheel works, not only DeepSpeed. Nothing is run, unpacked to disk or sent.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild verify-wheel" checks a wheel against its own metadata.`,
 		},
-		Example: `  dsbuild inspect dist
-  dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
+		Example: `  # All wheels in dist/, or any single wheel
+  $ dsbuild inspect dist
+  $ dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runInspect(cmd.Context(), a, args[0], asJSON) },
 	}

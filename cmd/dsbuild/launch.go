@@ -27,16 +27,19 @@ func newLaunchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch",
 		Short: "Generate, submit and lint launch scripts",
-		Long: `Generate the scripts and manifests that start a training job. They run without
-edits, and comments explain every default. With --submit, the job is also run:
-on the nodes of an inventory over SSH, on this machine, or through Slurm.
-"launch lint" checks existing scripts.
+		Long: `Generate, submit and lint scripts that start a training job.
+
+The generated scripts and manifests run without edits, and comments explain
+every default. With --submit, the job is also run: on the nodes of an inventory
+over SSH, on this machine, or through Slurm.
 
 Describe the job with flags, a YAML file (-f job.yaml), or both. The keys of the
 file are the names of the flags; flags override the file.`,
-		Example: `  dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
-  dsbuild launch torchrun -i inventory.yaml --gpus 8 -o job -- train.py
-  dsbuild launch torchrun -i inventory.yaml --gpus 8 --submit -- train.py`,
+		Example: `  # Generate a Slurm batch script
+  $ dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
+
+  # Run a job over SSH
+  $ dsbuild launch torchrun -i inventory.yaml --gpus 8 --submit -- train.py`,
 	}
 	for _, k := range launch.Kinds() {
 		cmd.AddCommand(newLaunchKindCommand(a, k))
@@ -70,8 +73,12 @@ func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 		Use:   string(kind.Kind) + programUse,
 		Short: "Generate " + kind.Short,
 		Long: `Generate ` + kind.Short + `.
+
 The result is printed, with a heading for each file if there are several, or
 written to --output.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild check" checks the nodes before a job; "dsbuild launch lint" checks existing scripts.`,
+		},
 		Example: launchExample(kind.Kind),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -91,59 +98,66 @@ written to --output.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&f.file, "file", "f", "", "Job `FILE` (YAML), or - for standard input")
-	flags.StringVarP(&f.out, "output", "o", "", "Output `PATH`: a file, or a directory for several files")
+	flags.StringVarP(&f.file, "file", "f", "", "`FILE` Job file (YAML), or - for standard input")
+	flags.StringVarP(&f.out, "output", "o", "", "`PATH` Output file, or directory for several files (default: standard output)")
+	inGroup(cmd, groupJob, "file", "output")
 	if launch.TakesInventory(kind.Kind) {
-		flags.StringVarP(&f.inventory, "inventory", "i", "", "`INVENTORY` of the nodes")
+		flags.StringVarP(&f.inventory, "inventory", "i", "", "`INVENTORY` Nodes of the job")
 		addLimitFlag(cmd, &f.limit)
+		inGroup(cmd, groupJob, "inventory", "limit")
 		flagsNeed(cmd, "inventory", "limit")
 	}
-	if launch.TakesConfig(kind.Kind) {
-		flags.StringVar(&f.wheel, "wheel", "", "Check the DeepSpeed configuration against the ops of this `WHEEL`")
-	}
-	f.addSubmit(cmd)
 	for _, k := range launch.Keys() {
-		switch {
-		case !k.For(kind.Kind):
-		case k.IsBool():
+		if !k.For(kind.Kind) {
+			continue
+		}
+		if k.IsBool() {
 			flags.Bool(k.FlagName(), false, k.Help)
-		default:
+		} else {
 			flags.Var(&jobFlag{key: k}, k.FlagName(), k.Help)
 		}
+		inGroup(cmd, k.Group, k.FlagName())
 	}
+	if launch.TakesConfig(kind.Kind) {
+		flags.StringVar(&f.wheel, "wheel", "", "`WHEEL` Check the DeepSpeed configuration against the ops of this wheel")
+		inGroup(cmd, launch.GroupDeepSpeed, "wheel")
+	}
+	f.addSubmit(cmd)
 	return cmd
 }
 
 func launchExample(kind launch.Launcher) string {
-	examples := map[launch.Launcher][]string{
+	type example struct{ about, flags string }
+	examples := map[launch.Launcher][]example{
 		launch.Slurm: {
-			"--preset small --partition gpu1 -- train.py --epochs 3",
-			"--nodes 4 --gpus 8 --form workers -o job -- train.py",
+			{"Generate a batch script", "--preset small --partition gpu1 -- train.py --epochs 3"},
+			{"Generate one job per node, with a script that submits them", "--nodes 4 --gpus 8 --form workers -o job -- train.py"},
 		},
 		launch.Torchrun: {
-			"--gpus 4 -- train.py",
-			"--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16",
-			"-i inventory.yaml --zero 3 --wheel dist/*.whl -o job -- train.py",
-			"-i inventory.yaml --gpus 8 --submit -- train.py",
+			{"Generate a script for one machine", "--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16"},
+			{"Generate scripts for the nodes of an inventory", "-i inventory.yaml --zero 3 --wheel dist/*.whl -o job -- train.py"},
+			{"Run a job on them", "-i inventory.yaml --gpus 8 --submit -- train.py"},
 		},
 		launch.JAX: {
-			"--nodes 2 --gpus 8 -o job -- train.py",
-			"--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py",
+			{"Generate a batch script for Slurm", "--nodes 2 --gpus 8 -o job -- train.py"},
+			{"Generate a script to start on each host", "--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py"},
 		},
 		launch.AIStation: {
-			"--nodes 2 --gpus 1 --cpus 15 -o job -- main.py",
-			"--nodes 2:8 -- main.py",
+			{"Generate a fixed-size job", "--nodes 2 --gpus 1 --cpus 15 -o job -- main.py"},
+			{"Generate an elastic job", "--nodes 2:8 -- main.py"},
 		},
 		launch.K8s: {
-			"--preset small --image registry.example/train:1 --mount data:/data -- train.py",
-			"--form trainjob --nodes 4 --image registry.example/train:1 -- train.py",
+			{"Generate a PyTorchJob", "--preset small --image registry.example/train:1 --mount data:/data -- train.py"},
+			{"Generate a TrainJob", "--form trainjob --nodes 4 --image registry.example/train:1 -- train.py"},
 		},
 		launch.Docker: {
-			"-i inventory.yaml --image registry.example/train:1 -o job -- train.py",
+			{"Generate a script for each node", "-i inventory.yaml --image registry.example/train:1 -o job -- train.py"},
 		},
 	}[kind]
-	lines := lists.Map(examples, func(e string) string { return "  dsbuild launch " + string(kind) + " " + e })
-	return strings.Join(lines, "\n")
+	texts := lists.Map(examples, func(e example) string {
+		return "  # " + e.about + "\n  $ dsbuild launch " + string(kind) + " " + e.flags
+	})
+	return strings.Join(texts, "\n\n")
 }
 
 // jobFlag keeps the text of a flag; package launch checks it, as it checks the values of

@@ -21,17 +21,19 @@ func newLintCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Find problems in launch scripts that hang a job or lose nodes",
-		Long: `Find problems in launch scripts that make a job hang, or use only some of its
-nodes. FILE is any sh or bash script (sbatch, srun, torchrun, accelerate, JAX,
-...), or - for standard input. It is not run.
+		Long: `Find problems in launch scripts that hang a job or lose nodes.
 
---notes also reports habits that rarely affect a job. To silence a rule in a
-file, add the comment "# dsbuild: ignore RULE".
+FILE is any sh or bash script (sbatch, srun, torchrun, accelerate, JAX, ...), or
+- for standard input; it is not run. --notes also reports habits that rarely
+affect a job. A comment in a file silences a rule there: # dsbuild: ignore RULE
 
 Exit codes: 0 if there are no errors or warnings; 1 if there are; 2 if a file
-cannot be read or is not an sh or bash script. Notes do not affect it.`,
-		Example: `  dsbuild launch lint train.sbatch
-  dsbuild launch lint --rules`,
+cannot be read or is not an sh or bash script. Notes do not change it.`,
+		Example: `  # Check a script
+  $ dsbuild launch lint train.sbatch
+
+  # Explain all rules
+  $ dsbuild launch lint --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if rules { // RunE rejects files
 				return nil

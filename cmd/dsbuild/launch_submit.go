@@ -39,14 +39,16 @@ func (f *launchFlags) addSubmit(cmd *cobra.Command) {
 		return
 	}
 	flags.BoolVar(&f.submit, "submit", false, what)
-	flags.BoolVar(&f.json, "json", false, "With --submit: print the result as one JSON document, and messages on standard error")
+	flags.BoolVar(&f.json, "json", false, "Print the result as one JSON document, and messages on standard error")
 	if f.kind != launch.Slurm {
 		flags.StringVar(&f.logs, "logs", "",
-			"With --submit, without Slurm: `DIR` for the logs of all ranks (default: in ~/.local/state/dsbuild/jobs)")
+			"`DIR` Directory for the logs of all ranks, without Slurm (default: in ~/.local/state/dsbuild/jobs)")
 		flags.DurationVar(&f.grace, "grace", usualGrace,
-			"With --submit, without Slurm: `DURATION` between SIGTERM and SIGKILL when the job is stopped")
+			"`DURATION` Time between SIGTERM and SIGKILL when the job is stopped, without Slurm")
+		inGroup(cmd, groupSubmit, "logs", "grace")
 		flagsNeed(cmd, "submit", "logs", "grace")
 	}
+	inGroup(cmd, groupSubmit, "submit", "json")
 	flagsNeed(cmd, "submit", "json")
 }
 

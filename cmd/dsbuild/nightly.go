@@ -40,25 +40,28 @@ func newNightlyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nightly -f nightly.yaml",
 		Short: "Build and deploy unattended",
-		Long: `Run one nightly build: fetch the latest sources, build the wheels whose plans
-have changed since the last run, publish an index, deploy to canary nodes and
-then to the rest, and report the changes as JSON and text. Run it from cron, a
-systemd timer or CI; see ci/nightly for examples.
+		Long: `Run one unattended build: fetch, build, publish, deploy and report.
+
+A run fetches the latest sources, builds the wheels whose plans have changed
+since the last run, publishes an index, deploys to canary nodes and then to the
+rest, and reports the changes as JSON and text. Run it from cron, a systemd
+timer or CI; see ci/nightly for examples.
 
 If a wheel fails, the other wheels are still built, and its last good build
 stays published and deployed. If the canary fails, the other nodes are not
-changed. A directory has one run at a time, and the next run completes a killed
-one.
+changed. Only one run at a time can use a directory, and the next run completes
+an interrupted one.
 
 Exit codes: 0 if nothing failed; 1 if a wheel or the index failed; 4 if all
 failed wheels failed their audits; otherwise the exit code of the deploy.`,
-		Example: `  dsbuild nightly -f nightly.yaml`,
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runNightly(cmd.Context(), a, f) },
+		Example: `  # Run the builds and the deploy of nightly.yaml
+  $ dsbuild nightly -f nightly.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runNightly(cmd.Context(), a, f) },
 	}
 	f.build.addBuilder(cmd)
 	f.network.addForBuild(cmd)
-	cmd.Flags().StringVarP(&f.file, "file", "f", "nightly.yaml", "Configuration `FILE`")
+	cmd.Flags().StringVarP(&f.file, "file", "f", "nightly.yaml", "`FILE` Configuration (docs/nightly.md)")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print one JSON document")
 	return cmd
 }

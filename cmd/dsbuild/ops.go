@@ -17,10 +17,12 @@ func newOpsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ops",
 		Short: "List DeepSpeed ops and their requirements",
-		Long: `List the DeepSpeed ops that --ops accepts, with the GPU architectures and the
-DeepSpeed versions that support them, and the packages they need to compile. Ops
-marked * are built by default. CODE is "device" for ops with GPU code, which
-depends on --arch.
+		Long: `List DeepSpeed ops and their requirements.
+
+The names are the values of --ops; ops marked * are built by default. CODE is
+"device" for ops with GPU code, to which --arch applies. The table also shows
+the GPU architectures and DeepSpeed versions that support an op, and the
+packages that it needs to compile.
 
 STABLE is how far an op has been tested with torch's stable ABI (--abi):
   ran       computes the same results as the op built for torch's C++ ABI

@@ -33,17 +33,22 @@ func newRebuildCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rebuild WHEEL",
 		Short: "Rebuild a wheel from its manifest and compare the bytes",
-		Long: `Rebuild a wheel from its manifest, with the same sources, base, versions, ops
-and targets, and check that the result is identical byte by byte. Everything is
+		Long: `Rebuild a wheel from its manifest and compare the bytes.
+
+The sources, base, versions, ops and targets are the same; everything is
 recompiled without the wheel cache, and the new wheel is not kept. A wheel built
-on a root filesystem tar, or directly on a host, requires the same one; its
+on a root filesystem tar, or directly on a host, requires the same one, whose
 digest is checked.
 
 With --sign, an identical rebuild adds a signature to the provenance attestation
 next to the wheel, as policies with "builders: 2" require. If the bytes differ,
 the differences are listed, nothing is signed, and the exit code is 4.`,
-		Example: `  dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
-		Args:    cobra.ExactArgs(1),
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild sign" signs without a rebuild; "dsbuild verify-wheel" checks a wheel against its metadata.`,
+		},
+		Example: `  # Reproduce a wheel, and sign it as a second builder
+  $ dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.wheel = args[0]
 			return runRebuild(cmd.Context(), a, f)
@@ -52,7 +57,8 @@ the differences are listed, nothing is signed, and the exit code is 4.`,
 	f.build.addBuilder(cmd)
 	f.network.addForBuild(cmd)
 	cmd.Flags().StringVar(&f.base, "base", "",
-		"Root filesystem `TAR` the wheel was built on, if not the engine's own")
+		"`TAR` Root filesystem that the wheel was built on, if not the engine's own")
+	inGroup(cmd, groupBuild, "base")
 	return cmd
 }
 

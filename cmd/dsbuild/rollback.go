@@ -20,11 +20,13 @@ func newRollbackCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback INVENTORY",
 		Short: "Restore the previously deployed version",
-		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it
-where there was none. Each node keeps one previous version, so no files are
-sent.`,
-		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
-		Args:    cobra.ExactArgs(1),
+		Long: `Restore the DeepSpeed that each node had before the last deploy.
+
+Where there was none, DeepSpeed is removed. Each node keeps one previous
+version, so no files are sent.`,
+		Example: `  # Roll back two nodes
+  $ dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
 			return runRollback(cmd.Context(), a, f)

@@ -20,18 +20,21 @@ func newSignCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign WHEEL...",
 		Short: "Sign wheels with an SSH key",
-		Long: `Sign the provenance attestation next to each wheel, and write the signature to
+		Long: `Sign wheels with an SSH key.
+
+The signature of the provenance attestation next to a wheel is written to
 WHEEL.provenance.json.ID.sig. The attestation contains the wheel's SHA-256, so
 the signature covers the wheel too. Several builders can sign the same wheel.
 
 KEY is a private key, or the .pub file of a key in the SSH agent, which can be a
 FIDO security key. If KEY-cert.pub exists, the key signs with that certificate.
 Passphrases are read from the terminal.`,
-		Example: "  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl",
-		Args:    cobra.MinimumNArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return runSign(cmd.Context(), a, args, keyFile) },
+		Example: `  # Sign a wheel
+  $ dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return runSign(cmd.Context(), a, args, keyFile) },
 	}
-	cmd.Flags().StringVar(&keyFile, "key", "", "SSH private `KEY`, or the .pub file of a key in the SSH agent (required)")
+	cmd.Flags().StringVar(&keyFile, "key", "", "`KEY` SSH private key, or the .pub file of a key in the SSH agent (required)")
 	return cmd
 }
 

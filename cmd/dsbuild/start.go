@@ -22,15 +22,18 @@ func newStartCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start",
 		Short: "Choose and run a command interactively",
-		Long: `Choose a command by answering a few questions, and run it: a training job on
-this machine, over SSH or on a Slurm cluster, a JAX or an elastic job, or the
-diagnosis of a failing job.
+		Long: `Choose and run a command interactively.
+
+A few questions lead to a command that runs a training job on this machine, over
+SSH or on a Slurm cluster, or to the diagnosis of a failing job. Nothing runs
+before you confirm the command.
 
 Answers are read from standard input, one per line; an empty line accepts the
 default in brackets. Without a terminal, invalid and missing answers are usage
 errors (exit code 2).`,
-		Example: `  dsbuild start
-  printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
+		Example: `  # Answer the questions in a terminal, or from a pipe
+  $ dsbuild start
+  $ printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runStart(cmd.Context(), a) },
 	}

@@ -17,12 +17,14 @@ func newToolchainsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "toolchains",
 		Short: "List supported torch, CUDA, Python and compiler versions",
-		Long: `List the supported toolchains (where nvcc and the CUDA headers come from), base
-images with their glibc, Python and gcc versions, GPU architectures of each CUDA
-version, and CUDA and Python versions of each torch version.
+		Long: `List supported torch, CUDA, Python and compiler versions.
 
-"dsbuild wheel --dry-run" shows the combination chosen for a request, or why
-none is compatible.`,
+The tables are the toolchains (where nvcc and the CUDA headers come from), the
+base images with their glibc, Python and gcc versions, the GPU architectures of
+each CUDA version, and the CUDA and Python versions of each torch version.`,
+		Annotations: map[string]string{
+			helpSeeAlso: `"dsbuild wheel --dry-run" shows the combination chosen for a wheel, or why none is compatible.`,
+		},
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return runToolchains(a, asJSON) },
 	}

@@ -25,22 +25,24 @@ func newVerifyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
 		Short: "Report nodes that have drifted",
-		Long: `Report nodes that have drifted from the others, and how they differ. Nothing is
-changed on the nodes.
+		Long: `Report nodes that have drifted from the others, and how they differ.
 
 All nodes should run the versions that most nodes run: DeepSpeed, torch, CUDA,
 NCCL, Python and transformers. Every file of DeepSpeed, whichever tool installed
 it, is compared with its RECORD, dsbuild's installation record and the other
 nodes; then every op is loaded. Different drivers, glibc versions, CPUs and GPUs
-are listed but allowed.
+are listed but allowed. Nothing is changed on the nodes.
 
 With --wheel, each node must run the given wheel or, from a directory, its best
 match. Use it if the nodes need different wheels, such as for two Pythons.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild check" tests whether the nodes are ready for a job; "dsbuild verify-wheel" checks wheel files.`,
 		},
-		Example: `  dsbuild verify inventory.yaml
-  dsbuild verify inventory.yaml --wheel dist --verify files --json`,
+		Example: `  # Compare the nodes with each other
+  $ dsbuild verify inventory.yaml
+
+  # Compare them with the wheels in dist/, without loading ops
+  $ dsbuild verify inventory.yaml --wheel dist --verify files --json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
@@ -50,7 +52,7 @@ match. Use it if the nodes need different wheels, such as for two Pythons.`,
 	f.nodes.add(cmd)
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	cmd.Flags().StringVar(&f.wheel, "wheel", "",
-		"Expected wheel `PATH`, or a directory with one for each node (default: what most nodes run)")
+		"`PATH` Expected wheel, or directory with a wheel for each node (default: what most nodes run)")
 	addVerifyFlag(cmd, &f.verify, "Load every op, or only compare files and metadata")
 	inGroup(cmd, groupWheel, "wheel", "verify")
 	return cmd

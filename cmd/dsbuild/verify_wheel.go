@@ -21,26 +21,28 @@ func newVerifyWheelCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify-wheel FILE.whl|DIR...",
 		Short: "Check wheels against their own metadata",
-		Long: `Check wheels, or every wheel in DIR, against their own metadata: the hashes in
-RECORD, the glibc of the platform tags, and the required torch. For wheels built
-by dsbuild, the embedded manifest and SBOM must match the code (ops, GPU
-architectures, CPU level), and the sidecar files (SHA256SUMS, manifest,
-provenance attestation) must match the wheel.
+		Long: `Check wheels, or every wheel in DIR, against their own metadata.
+
+The hashes in RECORD, the glibc of the platform tags and the required torch are
+checked. For wheels built by dsbuild, the embedded manifest and SBOM must match
+the code (ops, GPU architectures, CPU level), and the sidecar files (SHA256SUMS,
+manifest, provenance attestation) must match the wheel.
 
 With --policy, each wheel must also satisfy the signing policy, as in a deploy.
 If anything does not match, all differences are listed and the exit code is 4.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild inspect" shows the contents of any wheel; "dsbuild verify" checks what the nodes run.`,
 		},
-		Example: `  dsbuild verify-wheel dist
-  dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
+		Example: `  # Check all wheels in dist/, and their signatures
+  $ dsbuild verify-wheel dist
+  $ dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runVerifyWheel(cmd.Context(), a, args, policy, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "Print one JSON document: an array of wheels")
-	cmd.Flags().StringVar(&policy, "policy", "", "Also check each wheel against the signing policy in `FILE`")
+	cmd.Flags().StringVar(&policy, "policy", "", "`FILE` Signing policy that each wheel must satisfy")
 	return cmd
 }
 
