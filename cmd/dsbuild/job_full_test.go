@@ -374,7 +374,7 @@ func (f jobFleet) rankKilled(t *testing.T) {
 		t.Errorf("%+v", r.First)
 	}
 	said := j.stderr.String()
-	first, then := strings.Index(said, "rank 5 on node3 failed first: killed by signal 9 (KILL)\n  its last lines, of "), strings.Index(said, "\nthen: ")
+	first, then := strings.Index(said, "rank 5 on node3 failed first: killed by signal 9 (KILL)\n  last lines of "), strings.Index(said, "\nthen: ")
 	if first < 0 || then < first || !strings.Contains(said[first:], "rank 5 of 8: step 3") {
 		t.Errorf("it says\n%s", said)
 	}

@@ -317,7 +317,7 @@ func TestFullLaunchSubmit(t *testing.T) {
 	})
 	t.Run("can never run", func(t *testing.T) {
 		code, out, said := newGround(t, c).submits(t, program, "slurm", "--nodes", "9", "--", "train.py")
-		if code != 1 || out != "" || !strings.Contains(said, "Slurm refused this job") {
+		if code != 1 || out != "" || !strings.Contains(said, "job rejected by Slurm") {
 			t.Errorf("exit %d, says\n%s\n%s", code, said, out)
 		}
 	})

@@ -235,7 +235,7 @@ func (c *jobRun) handleEvent(e event) {
 				c.handleFailure(m)
 			}
 		case c.phase == gathering && m.state != refused:
-			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job started: %s", m.reasonText())
+			m.state, m.err = lost, fmt.Errorf("agent exited before the job started: %s", m.reasonText())
 		}
 	case e.Rank != nil:
 		c.trackProcess(e)

@@ -360,7 +360,7 @@ func TestLostNodeEndsAll(t *testing.T) {
 		f.servers[1].Cut()
 	}()
 	r, said := runJob(t, f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay")))
-	if r.State != jobrunner.Failed || r.First == nil || r.First.Node != "node2" || r.First.Rank != nil || !strings.Contains(said, "dsbuild lost node2") {
+	if r.State != jobrunner.Failed || r.First == nil || r.First.Node != "node2" || r.First.Rank != nil || !strings.Contains(said, "lost connection to node2") {
 		t.Errorf("%+v\n%s", r, said)
 	}
 }

@@ -123,7 +123,7 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 // startSupervisor starts a node's program, and waits until it says whether the job can run there.
 func (c *jobRun) startSupervisor(ctx context.Context, link Conn, m *member) (*agent.Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout,
-		fmt.Errorf("no answer within %s about whether the job can run there", startTimeout))
+		fmt.Errorf("node did not answer within %s whether the job can run", startTimeout))
 	defer cancel()
 	// The interpreters for a node's program, in order of preference. The job's own may exist only
 	// in a container or after a setup line.
@@ -158,7 +158,7 @@ func (c *jobRun) startSupervisor(ctx context.Context, link Conn, m *member) (*ag
 		c.events <- event{from: m, at: time.Now(), refused: m.withoutNode(err)}
 	}
 	if errors.As(err, new(*remote.ExitError)) {
-		err = fault.WithHint(err, "the node needs Python 3.6 or later")
+		err = fault.WithHint(err, "install Python 3.6 or newer on the node")
 	}
 	return s, err
 }
@@ -168,7 +168,7 @@ func (c *jobRun) receive(m *member, text json.RawMessage) error {
 	e := event{from: m, at: time.Now()}
 	// node.Decode would cut long texts. The log cleans each line when it is written.
 	if err := json.Unmarshal(text, &e.message); err != nil {
-		return fmt.Errorf("dsbuild does not understand the node's message: %w", err)
+		return fmt.Errorf("unexpected message from the node: %w", err)
 	}
 	if e.End != nil {
 		reason := ui.OneLine(e.End.Reason)

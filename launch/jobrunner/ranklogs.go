@@ -33,7 +33,7 @@ type rankLogs struct {
 
 func newRankLogs(dir string, world int) (*rankLogs, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("the folder of the logs: %w", err)
+		return nil, fmt.Errorf("cannot create the log directory: %w", err)
 	}
 	return &rankLogs{dir: dir, width: len(fmt.Sprint(max(world-1, 0))), sizes: map[string]int{}}, nil
 }
@@ -89,7 +89,7 @@ func (b *rankLogs) appendLine(file, text string) {
 		return
 	}
 	if size+len(text) > maxLog {
-		text, size = "[dsbuild: the log is full]\n", maxLog
+		text, size = "[dsbuild: log truncated]\n", maxLog
 	}
 	path := filepath.Join(b.dir, file)
 	flags := os.O_WRONLY | os.O_APPEND
@@ -113,7 +113,7 @@ func (b *rankLogs) appendLine(file, text string) {
 
 func (b *rankLogs) keepError(err error) {
 	if b.err == nil && err != nil {
-		b.err = fmt.Errorf("logs of the job: %w", err)
+		b.err = fmt.Errorf("cannot write the job's logs: %w", err)
 	}
 }
 

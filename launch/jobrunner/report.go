@@ -95,7 +95,7 @@ func (c *jobRun) buildReport(ctx context.Context) *Report {
 		case m.state == over && m.end.hasPassed():
 			n.State = "passed"
 		case m.state == over && !c.wasStopped(m):
-			n.State, n.Why = "failed", cmp.Or(m.reasonText(), "its launcher failed")
+			n.State, n.Why = "failed", cmp.Or(m.reasonText(), "launcher failed")
 		default:
 			n.State = "stopped"
 		}
@@ -191,7 +191,7 @@ func (r *Report) Tell(to ui.Reporter) {
 			r.Job, took, len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
 	}
 	if r.State == NotStarted {
-		if len(r.Followed) > 0 { // the error says it for the first
+		if len(r.Followed) > 0 { // the error reports a single failure
 			tell(to, "", append([]Failure{*r.First}, r.Followed...))
 		}
 		return
@@ -203,17 +203,17 @@ func (r *Report) Tell(to ui.Reporter) {
 		}
 		text := fmt.Sprintf("%s failed first: %s", what, f.Why)
 		if len(f.Last) > 0 {
-			text += fmt.Sprintf("\n  its last lines, of %s:\n    %s", f.Log, strings.Join(f.Last, "\n    "))
+			text += fmt.Sprintf("\n  last lines of %s:\n    %s", f.Log, strings.Join(f.Last, "\n    "))
 		}
 		to.Note("%s", text)
 	}
 	tell(to, "then: ", r.Followed)
 	for _, n := range r.Nodes {
 		if len(n.Left) > 0 {
-			to.Warn("%s: these processes did not end: %v", n.Name, n.Left)
+			to.Warn("%s: processes still running: %v", n.Name, n.Left)
 		}
 		if n.State == "unreachable" {
-			to.Warn("dsbuild lost %s: its processes end by themselves within a minute plus --grace", n.Name)
+			to.Warn("lost connection to %s: its processes stop within a minute plus --grace", n.Name)
 		}
 	}
 }

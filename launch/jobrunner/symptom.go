@@ -15,60 +15,59 @@ type Symptom struct {
 	Try string
 }
 
-// Symptoms are the known ones, the most specific first.
+// Symptoms returns the known symptoms, the most specific first.
 func Symptoms() []Symptom {
 	sign := regexp.MustCompile
 	return []Symptom{
 		{
-			"Memory cannot be locked", sign(`(?i)ibv_\w+.*(Cannot allocate memory|ENOMEM)|RLIMIT_MEMLOCK|max locked memory`),
-			"RDMA locks memory: 'ulimit -l' must print unlimited in a job (LimitMEMLOCK=infinity for slurmd or sshd)",
+			"Cannot lock memory", sign(`(?i)ibv_\w+.*(Cannot allocate memory|ENOMEM)|RLIMIT_MEMLOCK|max locked memory`),
+			"raise the locked memory limit for RDMA: 'ulimit -l' must print unlimited in a job (LimitMEMLOCK=infinity for slurmd or sshd)",
 		},
 		{
-			"The switches of NVLink are not ready", sign(`(?i)system not yet initialized|\berror:? 80[12]\b|fabric ?manager`),
-			"on nodes with NVSwitch 'systemctl status nvidia-fabricmanager' must say active, in the driver's version",
+			"NVLink switches not ready", sign(`(?i)system not yet initialized|\berror:? 80[12]\b|fabric ?manager`),
+			"on nodes with NVSwitch, check that nvidia-fabricmanager is active and has the driver's version: systemctl status nvidia-fabricmanager",
 		},
 		{
 			"Out of memory",
 			sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`),
-			"use a smaller micro batch with more accumulation, gradient checkpointing, a higher ZeRO stage, offload",
+			"use a smaller micro batch with more accumulation steps, gradient checkpointing, a higher ZeRO stage, or offloading",
 		},
 		{
-			"The port is in use", sign(`(?i)address already in use|EADDRINUSE|port \d+ is in use`),
-			"another job uses the port: choose another one with --port",
+			"Port in use", sign(`(?i)address already in use|EADDRINUSE|port \d+ is in use`),
+			"use another port: --port PORT",
 		},
 		{
 			"No space", sign(`(?i)no space left on device|disk quota exceeded`),
-			"'dsbuild check' names full disks",
+			"to find full disks, run 'dsbuild check'",
 		},
 		{
-			"A module is missing or has another version",
+			"Missing module or different version",
 			sign(`ModuleNotFoundError|ImportError|undefined symbol|No module named|GLIBC`),
-			"'dsbuild verify' names nodes that differ; 'dsbuild deploy' makes them the same",
+			"to find nodes that differ, run 'dsbuild verify'; to update them, run 'dsbuild deploy'",
 		},
 		{
-			"A file is missing on some nodes",
+			"File missing on some nodes",
 			sign(`FileNotFoundError|No such file or directory|file not found: /|directory not found: `),
-			"the program and its data must have the same path on all nodes (a shared folder, or copies); " +
-				"--workdir sets the folder of the job",
+			"make the program and its data available at the same path on all nodes (shared or copied), " +
+				"or set the working directory with --workdir",
 		},
 		{
-			"A folder cannot be written", sign(`PermissionError|Permission denied|Read-only file system`),
-			"outputs need a folder that every node can write",
+			"Directory not writable", sign(`PermissionError|Permission denied|Read-only file system`),
+			"use an output directory that every node can write to",
 		},
 		{
-			"The interpreter is missing", sign(`Python not found: |torchrun: command not found|exec: torchrun: not found`),
-			"name the interpreter with --python, or for each node in the inventory",
+			"Interpreter not found", sign(`Python not found: |torchrun: command not found|exec: torchrun: not found`),
+			"set the interpreter with --python, or python: in the inventory",
 		},
 		{
-			"Nodes do not find each other",
+			"Nodes cannot reach each other",
 			sign(`(?i)timed? ?out|timeout|connection refused|name or service not known|no route to host|rendezvous`),
-			"'dsbuild check' names nodes that do not reach each other, and closed ports",
+			"to find unreachable nodes and closed ports, run 'dsbuild check'",
 		},
 	}
 }
 
-// adviceFor returns advice for the last lines and the signal; "" without a known
-// symptom.
+// adviceFor returns advice for the last lines and the signal. It returns "" for unknown symptoms.
 func adviceFor(said string, signal int, node string) string {
 	for _, s := range Symptoms() {
 		if s.Sign.MatchString(said) {
@@ -77,9 +76,9 @@ func adviceFor(said string, signal int, node string) string {
 	}
 	switch signals[signal] {
 	case "KILL":
-		return fmt.Sprintf("another process killed it: run 'dmesg' on %s to see whether it ran out of main memory", node)
+		return fmt.Sprintf("run 'dmesg' on %s to see whether the kernel killed it because memory ran out", node)
 	case "SEGV", "ILL", "BUS":
-		return "run 'dsbuild verify': do the operators load on " + node + ", and fit its CPU?"
+		return "run 'dsbuild verify' to check that the ops load on " + node + " and match its CPU"
 	}
 	return ""
 }

@@ -132,7 +132,7 @@ func (c *jobRun) suspectNode(m *member) suspect {
 		s.Why = m.reasonText()
 	default:
 		s.Why, s.code = howEnded(m.end.Code, m.end.Signal)
-		s.Why = "its launcher ended: " + s.Why
+		s.Why = "launcher exited: " + s.Why
 		s.Hint = adviceFor(said, m.end.Signal, m.name())
 		if signsOfPeers.MatchString(said) {
 			s.class = becauseOf

@@ -78,7 +78,7 @@ func TestOriginalFailureIsFirst(t *testing.T) {
 			m := c.members[2]
 			m.state, m.end, m.at, m.ended = over, ending{Code: 127}, c.begin.Add(time.Second), true
 			m.launcher.addText("err", "torchrun: command not found\n")
-		}, "gpu3", "its launcher ended: exit code 127", 127, "name the interpreter with --python", 0},
+		}, "gpu3", "launcher exited: exit code 127", 127, "set the interpreter with --python", 0},
 		"a node's reason": {func(c *jobRun) {
 			m := c.members[0]
 			m.state, m.end, m.at, m.ended = over, ending{Code: 1, Reason: "dsbuild is \x1b[31mgone"}, c.begin.Add(time.Second), true
@@ -203,7 +203,7 @@ func TestFullLog(t *testing.T) {
 		c.book.appendLine("x.log", "short\n")
 	}
 	text, err := os.ReadFile(filepath.Join(c.book.dir, "x.log"))
-	if err != nil || string(text) != "begin\n[dsbuild: the log is full]\n" {
+	if err != nil || string(text) != "begin\n[dsbuild: log truncated]\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 }

@@ -138,7 +138,7 @@ func TestSlurm(t *testing.T) {
 	})
 	t.Run("can never run", func(t *testing.T) {
 		got := l.run(t, "one", map[string]string{"job.sbatch": "#SBATCH --nodes=9\ntrue\n"})
-		if !strings.Contains(got.Err, "refused this job") || !strings.Contains(got.Err, "not available") {
+		if !strings.Contains(got.Err, "job rejected by Slurm") || !strings.Contains(got.Err, "not available") {
 			t.Errorf("%q", got.Err)
 		}
 	})

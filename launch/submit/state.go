@@ -68,7 +68,7 @@ func parseState(id, line string) (State, error) {
 		}
 	}
 	if values["JobId"] != id || values["JobState"] == "" {
-		return State{}, fmt.Errorf("unexpected answer of scontrol about job %s: %.200q", id, line)
+		return State{}, fmt.Errorf("unexpected scontrol output for job %s: %.200q", id, line)
 	}
 	for name, value := range values {
 		if value == "(null)" || value == "None" {

@@ -38,9 +38,9 @@ func (s Slurm) Test(ctx context.Context, script []byte) (string, error) {
 	case fault.Hint(err) != "": // sbatch did not run
 		return "", err
 	case err != nil:
-		err = fmt.Errorf("Slurm refused this job: %w", err) //nolint:staticcheck // a name
+		err = fmt.Errorf("job rejected by Slurm: %w", err)
 		return "", fault.WithHint(err,
-			"'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
+			"list partitions and nodes with 'sinfo', and their limits with 'scontrol show partition'")
 	}
 	return strings.TrimPrefix(said, "sbatch: "), nil
 }
@@ -55,7 +55,7 @@ func (s Slurm) Submit(ctx context.Context, script []byte) (string, error) {
 	lines := strings.Split(said, "\n")
 	id, _, _ := strings.Cut(lines[len(lines)-1], ";")
 	if id == "" || strings.Trim(id, "0123456789") != "" {
-		return "", fmt.Errorf("sbatch printed %q, which is not a job id", said)
+		return "", fmt.Errorf("sbatch printed %q, which is not a job ID", said)
 	}
 	return id, nil
 }

@@ -67,7 +67,7 @@ func (s Slurm) Watch(ctx context.Context, id string) (Result, error) {
 				return Result{}, err
 			}
 			if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
-				w.Report.Warn("job %s: its output in %s is not visible on this machine", w.id, w.last.Output)
+				w.Report.Warn("job %s: output file %s is not visible on this machine", w.id, w.last.Output)
 			}
 			w.out = output{blame: w.out.blame}
 			e := Result{State: w.last, Wall: time.Since(w.begin)}
@@ -99,15 +99,14 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	case ctx.Err() != nil:
 		return false, w.left(context.Cause(ctx))
 	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
-		//nolint:staticcheck // a name
-		err = fmt.Errorf("Slurm no longer knows job %s: it forgets a job some time after its end (MinJobAge)", w.id)
+		err = fmt.Errorf("job %s not found: Slurm removes finished jobs after MinJobAge", w.id)
 		return false, fault.WithHint(err,
-			"if the cluster has accounting, 'sacct -j %s' shows how it ended%s", w.id, w.outputHint("; "))
+			"if the cluster has accounting, see its result with: sacct -j %s%s", w.id, w.outputHint("; "))
 	case err != nil && time.Since(w.heard) > SlurmTimeout:
-		err = fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(SlurmTimeout), err) //nolint:staticcheck // a name
+		err = fmt.Errorf("no answer from Slurm for %s: %w", ui.Duration(SlurmTimeout), err)
 		return false, w.left(err)
 	case err != nil:
-		w.Report.Warn("job %s: Slurm does not answer, asking again: %v", w.id, err)
+		w.Report.Warn("job %s: no answer from Slurm, retrying: %v", w.id, err)
 		return false, nil
 	}
 	w.heard, w.out.name = time.Now(), st.Output
@@ -115,16 +114,16 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	before := w.last
 	if st.Restarts > before.Restarts {
 		w.out.blame = nil // from the run before the requeue
-		w.Report.Warn("job %s was put back into the queue and starts again", w.id)
+		w.Report.Warn("job %s was requeued and restarts", w.id)
 	}
 	switch {
 	case st.Name == before.Name && st.Reason == before.Reason && st.Nodes == before.Nodes:
 	case !st.Started() && st.Reason != "":
-		w.Report.Note("job %s waits: %s", w.id, st.Reason)
+		w.Report.Note("job %s is pending: %s", w.id, st.Reason)
 	case !st.Started():
-		w.Report.Note("job %s waits", w.id)
+		w.Report.Note("job %s is pending", w.id)
 	case !before.Started() || before.Name == "":
-		w.Report.Note("job %s runs on %s; its output: %s", w.id, st.Nodes, st.Output)
+		w.Report.Note("job %s is running on %s; output: %s", w.id, st.Nodes, st.Output)
 	}
 	w.last = st
 	if !st.Started() {
@@ -135,8 +134,8 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 
 // left adds a hint that the job goes on without dsbuild.
 func (w *watch) left(err error) error {
-	return fault.WithHint(err, "job %s continues: 'squeue -j %s' shows it, 'scancel %s' cancels it%s",
-		w.id, w.id, w.id, w.outputHint(", "))
+	return fault.WithHint(err, "job %s continues; follow it with 'squeue -j %s', or cancel it with 'scancel %s'%s",
+		w.id, w.id, w.id, w.outputHint("; "))
 }
 
 // outputHint names the job's output behind a separator; "" before Slurm has named it.
@@ -144,7 +143,7 @@ func (w *watch) outputHint(separator string) string {
 	if w.last.Output == "" {
 		return ""
 	}
-	return separator + "its output is " + w.last.Output
+	return separator + "output: " + w.last.Output
 }
 
 // sleepFor waits. It returns the cause if ctx ends first.

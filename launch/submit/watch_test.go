@@ -95,9 +95,9 @@ func TestWatchFollowsJob(t *testing.T) {
 		t.Errorf("output %q, want %q", f.log.String(), want)
 	}
 	for text, times := range map[string]int{
-		"job 7 waits: Resources": 1, "job 7 waits: Priority": 1, "job 7: Slurm does not answer, asking again": 1, "Unable to contact": 1,
-		"job 7 runs on n[1-2]; its output: " + out: 1, "job 7 was put back into the queue and starts again": 1,
-		"job 7 waits: BeginTime": 1, "job 7 runs on n3": 1,
+		"job 7 is pending: Resources": 1, "job 7 is pending: Priority": 1, "job 7: no answer from Slurm, retrying": 1, "Unable to contact": 1,
+		"job 7 is running on n[1-2]; output: " + out: 1, "job 7 was requeued and restarts": 1,
+		"job 7 is pending: BeginTime": 1, "job 7 is running on n3": 1,
 	} {
 		if got := strings.Count(f.told.String(), text); got != times {
 			t.Errorf("%q is told %d times, want %d:\n%s", text, got, times, f.told.String())
@@ -118,7 +118,7 @@ func TestWatchWithoutOutput(t *testing.T) {
 			t.Errorf("%v: %+v", err, ended)
 		}
 	}
-	if got := strings.Count(f.told.String(), "is not visible on this machine"); got != 1 || !strings.Contains(f.told.String(), "job 1: its output in /nowhere/1.out is not visible") {
+	if got := strings.Count(f.told.String(), "is not visible on this machine"); got != 1 || !strings.Contains(f.told.String(), "job 1: output file /nowhere/1.out is not visible") {
 		t.Error(f.told.String())
 	}
 }
@@ -132,14 +132,14 @@ func TestWatchEndsBeforeJob(t *testing.T) {
 		interrupt      bool
 		text, try, not string
 	}{
-		"at once": {[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0"}, true, "interrupted", "'scancel 7' cancels it", "output"},
-		"running": {[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0 StdOut=/x/7.out"}, false, "interrupted", "its output is /x/7.out", ""},
+		"at once": {[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0"}, true, "interrupted", "cancel it with 'scancel 7'", "output"},
+		"running": {[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0 StdOut=/x/7.out"}, false, "interrupted", "output: /x/7.out", ""},
 		"forgotten": {
 			[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0 StdOut=/x/7.out", "error: slurm_load_jobs error: Invalid job id specified"},
 			false,
-			"Slurm no longer knows job 7", "'sacct -j 7' shows how it ended; its output is /x/7.out", "",
+			"job 7 not found", "see its result with: sacct -j 7; output: /x/7.out", "",
 		},
-		"never known": {[]string{"error: slurm_load_jobs error: Invalid job id specified"}, false, "Slurm no longer knows job 7", "'sacct -j 7' shows how it ended", "output"},
+		"never known": {[]string{"error: slurm_load_jobs error: Invalid job id specified"}, false, "job 7 not found", "see its result with: sacct -j 7", "output"},
 	} {
 		f := newFakeSlurm(t, map[string][]string{"7": c.answers})
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -147,7 +147,7 @@ func TestWatchEndsBeforeJob(t *testing.T) {
 			cancel(interrupted)
 		}
 		f.Report = &onNote{f.Report, func(text string) {
-			if name == "running" && strings.Contains(text, "runs on") {
+			if name == "running" && strings.Contains(text, "running on") {
 				cancel(interrupted)
 			}
 		}}
@@ -175,7 +175,7 @@ func TestSubmitReadsID(t *testing.T) {
 	if id, err := f.Submit(t.Context(), []byte("#!/bin/bash\ntrue\n")); err != nil || id != "1" {
 		t.Errorf("%q, %v", id, err)
 	}
-	if _, err := f.Submit(t.Context(), []byte("odd")); err == nil || !strings.Contains(err.Error(), `"no number", which is not a job id`) {
+	if _, err := f.Submit(t.Context(), []byte("odd")); err == nil || !strings.Contains(err.Error(), `"no number", which is not a job ID`) {
 		t.Error(err)
 	}
 	if _, err := f.Submit(t.Context(), []byte("refuse")); err == nil || !strings.Contains(err.Error(), "Invalid account") {
@@ -184,7 +184,7 @@ func TestSubmitReadsID(t *testing.T) {
 	if said, err := f.Test(t.Context(), []byte("true")); err != nil || said != "Job 9 to start at 2026-11-25T00:00:00 using 8 processors" {
 		t.Errorf("%q, %v", said, err)
 	}
-	if _, err := f.Test(t.Context(), []byte("refuse")); err == nil || !strings.Contains(err.Error(), "Slurm refused this job: ") {
+	if _, err := f.Test(t.Context(), []byte("refuse")); err == nil || !strings.Contains(err.Error(), "job rejected by Slurm: ") {
 		t.Error(err)
 	}
 }
