@@ -77,7 +77,7 @@ func TestWatchFollowsJob(t *testing.T) {
 		"JobState=FAILED Reason=NonZeroExitCode NodeList=n3 Restarts=1 ExitCode=3:0 StdOut=" + out,
 	}})
 	f.Report = &onNote{f.Report, func(text string) {
-		if !strings.Contains(text, "runs on n3") {
+		if !strings.Contains(text, "running on n3") {
 			return
 		}
 		if err := os.WriteFile(out, []byte("epoch 1\x1b[2J\nsrun: error: n3: task 0: Exited with exit code 3\nlast"), 0o600); err != nil {
