@@ -44,7 +44,7 @@ func TestFullInsideRebuild(t *testing.T) {
 	}
 
 	built := build(t, "--abi", "stable", "--ops", "cpu_adam,utils", "--sign", filepath.Join(dir, "one"), "-o", filepath.Join(dir, "dist"))
-	if _, stderr := runs(4, "verify-wheel", "--policy", policy, built.Path); !strings.Contains(stderr, "1 of 2 trusted signatures") {
+	if _, stderr := runs(4, "verify-wheel", "--policy", policy, built.Path); !strings.Contains(stderr, "1 of 2 required signatures") {
 		t.Error(stderr)
 	}
 	stdout, _ := runs(0, "rebuild", "--jobs", "1", "--sign", filepath.Join(dir, "two"), built.Path)

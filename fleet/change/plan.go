@@ -21,12 +21,12 @@ type Action string
 
 // The actions of a plan.
 const (
-	Install  Action = "install"     // put, install, verify, record
-	Rollback Action = "go back"     // rollback: the previous version is put back
-	UpToDate Action = "leave alone" // has the result already: verify only
-	Shared   Action = "follow"      // shares an environment with another node, which installs
-	Refuse   Action = "refuse"      // the wheel does not fit or the node lacks something: nothing is sent
-	Absent   Action = "absent"      // could not be reached or probed
+	Install  Action = "install"  // put, install, verify, record
+	Rollback Action = "rollback" // rollback: the previous version is put back
+	UpToDate Action = "verify"   // has the result already: verify only
+	Shared   Action = "follow"   // shares an environment with another node, which installs
+	Refuse   Action = "refuse"   // the wheel does not fit or the node lacks something: nothing is sent
+	Absent   Action = "skip"     // could not be reached or probed
 )
 
 // Decision is the action on one node, with the reasons for it.

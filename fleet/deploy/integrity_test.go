@@ -138,12 +138,12 @@ func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	was := e.snapshot(t)
 	for want, files := range map[string]map[string]string{
-		"installers could read differently":       {"console": "[console_scripts]\nx python = hjson:main\n"},
-		"could read differently: 'x==python":      {"console": "[console_scripts]\nx==python=hjson:main\n"},
-		"bin/" + python + " into the environment": {"console": "[ console_scripts ]\n" + python + " = hjson:main\n"},
-		"bin/Python into the environment":         {"hjson-3.1.0.data/scripts/Python": "#!python\n"},
-		"pyvenv.cfg into the environment":         {"hjson-3.1.0.data/data/pyvenv.cfg": "home = /nowhere\n"},
-		"os/__init__.py into the environment":     {"hjson-3.1.0.data/data/lib/" + python + "/os/__init__.py": ""},
+		"ambiguous entry point: ":           {"console": "[console_scripts]\nx python = hjson:main\n"},
+		"ambiguous entry point: 'x==python": {"console": "[console_scripts]\nx==python=hjson:main\n"},
+		"bin/" + python + ", a part of":     {"console": "[ console_scripts ]\n" + python + " = hjson:main\n"},
+		"bin/Python, a part of":             {"hjson-3.1.0.data/scripts/Python": "#!python\n"},
+		"pyvenv.cfg, a part of":             {"hjson-3.1.0.data/data/pyvenv.cfg": "home = /nowhere\n"},
+		"os/__init__.py, a part of":         {"hjson-3.1.0.data/data/lib/" + python + "/os/__init__.py": ""},
 	} {
 		files["hjson.py"] = ""
 		opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: files}, small{name: "space-two", version: "1.0"})

@@ -178,11 +178,11 @@ func TestFollowerOfARollback(t *testing.T) {
             raise FileNotFoundError(path)
         return real(path, *a, **k)
     os.open = other
-`, "shares an environment with gpu1, and sees other files there"},
+`, "shares an environment with gpu1, but sees different files"},
 		"no version yet": {late + `
     real = os.listdir
     os.listdir = lambda path='.': [e for e in real(path) if not e.startswith('deepspeed-')]
-`, "shares an environment with gpu1, which has DeepSpeed 0.19.7+torch2.15.cu132.sm80.v2 now; this node sees no DeepSpeed"},
+`, "shares an environment with gpu1, which now has DeepSpeed 0.19.7+torch2.15.cu132.sm80.v2, but this node sees no DeepSpeed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +211,7 @@ func TestFollowerOfARollback(t *testing.T) {
 				}
 				return
 			}
-			if n.Status != report.Failed || n.Step != "install" || n.Error != c.want || !strings.Contains(n.Hint, "run the same command again") {
+			if n.Status != report.Failed || n.Step != "install" || n.Error != c.want || !strings.Contains(n.Hint, "rerun the command") {
 				t.Errorf("%+v", n)
 			}
 		})

@@ -320,12 +320,12 @@ func TestRollbackJudgesTheKeptFiles(t *testing.T) {
 		change func(string) string // nil: the file is removed
 		want   string
 	}{
-		"the signatures are gone": {stored, nil, "its signatures are gone"},
-		"another list of files":   {stored, func(s string) string { return strings.Replace(s, "deepspeed/version.py,", "deepspeed/versiom.py,", 1) }, "list of its files"},
-		"a module was edited":     {module, add("evil = True\n"), "version.py is not as it was signed"},
-		"a module is gone":        {module, nil, "version.py is not as it was signed"},
-		"a command was edited":    {script, add("evil = True\n"), "ds_report is not as it was signed"},
-		"another interpreter":     {script, func(s string) string { return "#!/tmp/evil" + s[strings.Index(s, "\n"):] }, "ds_report is not as it was signed"},
+		"the signatures are gone": {stored, nil, "its signatures are missing"},
+		"another list of files":   {stored, func(s string) string { return strings.Replace(s, "deepspeed/version.py,", "deepspeed/versiom.py,", 1) }, "file list does not match"},
+		"a module was edited":     {module, add("evil = True\n"), "version.py differs from the signed file"},
+		"a module is gone":        {module, nil, "version.py differs from the signed file"},
+		"a command was edited":    {script, add("evil = True\n"), "ds_report differs from the signed file"},
+		"another interpreter":     {script, func(s string) string { return "#!/tmp/evil" + s[strings.Index(s, "\n"):] }, "ds_report differs from the signed file"},
 	} {
 		text, err := os.ReadFile(c.path)
 		if err == nil {
@@ -346,7 +346,7 @@ func TestRollbackJudgesTheKeptFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		link(t, target)
-		r.refuses(t, k, name, trustBoth, "is not as it was signed")
+		r.refuses(t, k, name, trustBoth, "differs from the signed file")
 		if err := os.Remove(target); err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +354,7 @@ func TestRollbackJudgesTheKeptFiles(t *testing.T) {
 	}
 	more := filepath.Join(filepath.Dir(module), "more.py")
 	put(t, more, "evil = True\n")
-	r.refuses(t, k, "a module more", trustBoth, "in no signed wheel")
+	r.refuses(t, k, "a module more", trustBoth, "is not in a signed wheel")
 	if err := os.Remove(more); err != nil {
 		t.Fatal(err)
 	}
@@ -399,5 +399,5 @@ func TestRollbackToAnUnsignedWheelIsRefused(t *testing.T) {
 		t.Fatal(r.Err())
 	}
 	was := e.snapshot(t)
-	mustFail(t, e, was, back(t, opt).Nodes[0], "unsigned", "was not signed")
+	mustFail(t, e, was, back(t, opt).Nodes[0], "unsigned", "previous version is unsigned")
 }

@@ -169,7 +169,7 @@ func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRe
 	})
 	if err != nil {
 		err = fmt.Errorf("cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err)
-		return fault.WithHint(err, "check that the node has tar, gzip and free disk space")
+		return fault.WithHint(err, "check for tar, gzip and free disk space on the node")
 	}
 	var got struct {
 		Ready bool `json:"ready"`

@@ -85,7 +85,7 @@ func TestRefusedEnvironmentAsksNoNode(t *testing.T) {
 	l, files := s.lock(t, small[:len(small)-1]+"\ndeepspeed: "+name+"\n")
 	opt := options(t, l, files, nil)
 	opt.Policy = k.Policy(t, "signers: [{name: b, key: $b}]")
-	mustRefuse(t, opt, "does not trust the key")
+	mustRefuse(t, opt, "is not trusted by the policy")
 	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]\nminimum: 0.20")
 	mustRefuse(t, opt, "older than 0.20")
 }
@@ -200,9 +200,9 @@ func TestPolicyOfEnvironments(t *testing.T) {
 		change func(string) string // nil: the file is removed
 		want   string
 	}{
-		"another list of files":   {stored, func(s string) string { return strings.Replace(s, "deepspeed/version.py,", "deepspeed/versiom.py,", 1) }, "list of its files"},
-		"the signatures are gone": {stored, nil, "its signatures are gone"},
-		"a module was edited":     {found[0], func(s string) string { return s + "evil = True\n" }, "version.py is not as it was signed"},
+		"another list of files":   {stored, func(s string) string { return strings.Replace(s, "deepspeed/version.py,", "deepspeed/versiom.py,", 1) }, "file list does not match"},
+		"the signatures are gone": {stored, nil, "its signatures are missing"},
+		"a module was edited":     {found[0], func(s string) string { return s + "evil = True\n" }, "version.py differs from the signed file"},
 	} {
 		text, err := os.ReadFile(c.path)
 		if err == nil {

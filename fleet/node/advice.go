@@ -28,7 +28,7 @@ func adviceTexts(python, environment string) map[string]string {
 		"no-room":              "free disk space: df -h " + environment + "; df -i " + environment + "; quota",
 		"noexec":               "set folder: in environment.yaml to a file system that is not mounted noexec",
 		"not-accepted":         "stop the program that is changing this environment, then deploy again",
-		"one-environment-back": "deploy the environment you want: a node keeps only the one before the last switch",
+		"one-environment-back": "deploy the environment you want: a node keeps only the environment before the last switch",
 		"one-step-back":        "deploy the version you want: a node keeps only the version that the last deploy replaced",
 		"other-installation":   "deploy again: this node sees another installation, or its files changed",
 		"remove-deepspeed":     "uninstall it on the node: " + python + " -m pip uninstall deepspeed; if pip refuses for lack of a RECORD, remove the dist-info directory by hand",

@@ -90,7 +90,7 @@ func TestShipJudgesWheelsByThePolicy(t *testing.T) {
 	plan, r, err := f.run(t)
 	n := r.Nodes[0]
 	if code(err) != 4 || n.Status != report.Skipped || n.Changed ||
-		!strings.Contains(n.Error, "the policy refuses it: 0 of 1 trusted signatures") {
+		!strings.Contains(n.Error, "rejected by policy: 0 of 1 required signatures") {
 		t.Errorf("unsigned: %v, %+v", err, n)
 	}
 	if _, puts := f.dials.count(); len(puts) > 0 || len(f.works.built) != 1 || plan.Wheels[0].State != ship.Failed {
@@ -248,7 +248,7 @@ func TestShipLooksAgainAfterABuild(t *testing.T) {
 	_, r, err := f.run(t)
 	if code(err) != 3 || r.Nodes[0].Status != report.OK || r.Nodes[1].Status != report.Refused ||
 		!strings.Contains(r.Nodes[1].Error, "node has 2.14") ||
-		!strings.Contains(r.Nodes[1].Hint, "run the same command again") {
+		!strings.Contains(r.Nodes[1].Hint, "rerun the command") {
 		t.Errorf("%v, %+v", err, r.Nodes)
 	}
 }

@@ -22,14 +22,14 @@ const clockSlack = 5 * time.Minute
 
 // refused returns the error of a wheel that a policy does not accept, or of a version that a node has kept.
 func refused(try, format string, args ...any) error {
-	return fault.New(fault.Wheel, try, "the policy refuses it: "+format, args...)
+	return fault.New(fault.Wheel, try, "rejected by policy: "+format, args...)
 }
 
 // The hints for a wheel that a policy refuses.
 const (
 	signHint  = "sign the wheel with a key of the policy: dsbuild sign --key KEY WHEEL"
-	copyHint  = "copy WHEEL.provenance.json and its signatures with the wheel, or build the wheel again with --sign KEY"
-	buildHint = "build a wheel that meets the policy, with --sign KEY"
+	copyHint  = "copy WHEEL.provenance.json and its signatures with the wheel, or rebuild the wheel with --sign KEY"
+	buildHint = "build a wheel that satisfies the policy, with --sign KEY"
 )
 
 // Check judges a wheel by a policy at a time; sum is the wheel's SHA-256. It returns the names of the
@@ -57,13 +57,13 @@ func (p *Policy) check(s Signed, sum string, now time.Time) ([]string, wheel.Pro
 		case err != nil:
 			rejected = append(rejected, fmt.Sprintf("signature %d: %v", i+1, err))
 		case slices.Contains(names, name) || keys[string(key)]:
-			rejected = append(rejected, fmt.Sprintf("signature %d: %s has signed already", i+1, name))
+			rejected = append(rejected, fmt.Sprintf("signature %d: duplicate of %s", i+1, name))
 		default:
 			names, keys[string(key)] = append(names, name), true
 		}
 	}
 	if len(names) < max(p.Builders, 1) {
-		reason := fmt.Sprintf("%d of %d trusted signatures", len(names), max(p.Builders, 1))
+		reason := fmt.Sprintf("%d of %d required signatures", len(names), max(p.Builders, 1))
 		if len(rejected) > 0 {
 			reason += " (" + strings.Join(rejected, "; ") + ")"
 		}
@@ -93,16 +93,16 @@ func (p *Policy) Accept(file, sum string, now time.Time) (Signed, error) {
 // readFacts reads a statement, and compares it with the wheel.
 func readFacts(text, name, sum string) (wheel.ProvenanceFacts, error) {
 	if text == "" {
-		return wheel.ProvenanceFacts{}, errors.New("the wheel has no statement")
+		return wheel.ProvenanceFacts{}, errors.New("wheel has no provenance statement")
 	}
 	facts, err := wheel.ReadProvenance([]byte(text))
 	switch {
 	case err != nil:
-		return facts, fmt.Errorf("the statement cannot be read: %w", err)
+		return facts, fmt.Errorf("cannot read the provenance statement: %w", err)
 	case facts.Name != name:
-		return facts, errors.New("the statement is about another file")
+		return facts, errors.New("provenance statement is for another file")
 	case facts.SHA256 != sum:
-		return facts, fmt.Errorf("the statement is about a file with sha256 %s, but this file has %s", facts.SHA256, sum)
+		return facts, fmt.Errorf("provenance statement is for sha256 %s, but this file has %s", facts.SHA256, sum)
 	}
 	return facts, nil
 }
@@ -116,13 +116,13 @@ func (p *Policy) checkFacts(f wheel.ProvenanceFacts, now time.Time) (reasons []s
 	}
 	trusted := func(pattern string) bool { return matches(pattern, f.Source) }
 	if len(p.Sources) > 0 && !slices.ContainsFunc(p.Sources, trusted) {
-		refuse("it was built from %s, which is none of the sources", f.Source)
+		refuse("built from %s, which matches none of the sources", f.Source)
 	}
 	if age := now.Sub(f.Finished); p.MaxAge > 0 && age > p.MaxAge {
-		refuse("it was built on %s, too long ago", f.Finished.UTC().Format(time.RFC3339))
+		refuse("built on %s, which exceeds max_age", f.Finished.UTC().Format(time.RFC3339))
 	}
 	if f.Finished.Sub(now) > clockSlack {
-		refuse("it was built on %s, after the time of this clock", f.Finished.UTC().Format(time.RFC3339))
+		refuse("built on %s, which is in the future by this clock", f.Finished.UTC().Format(time.RFC3339))
 	}
 	return reasons
 }
@@ -161,10 +161,10 @@ func verifySignature(statement string, sig *sshsig.Signature) error {
 	plain.PublicKey = key
 	if key.Type() == ssh.KeyAlgoRSA &&
 		sig.Signature.Format != ssh.KeyAlgoRSASHA256 && sig.Signature.Format != ssh.KeyAlgoRSASHA512 {
-		return errors.New("it rests on SHA-1")
+		return errors.New("uses SHA-1")
 	}
 	if err := sshsig.Verify(strings.NewReader(statement), &plain, key, sig.HashAlgorithm, sig.Namespace); err != nil {
-		return errors.New("it is not of this statement")
+		return errors.New("not a signature of this statement")
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
 	}
 	for _, blob := range [][]byte{plainKey(sig.PublicKey), authority} {
 		if f := fingerprint(blob); slices.Contains(p.Revoked, f) {
-			return "", fmt.Errorf("the key %s is revoked", f)
+			return "", fmt.Errorf("key %s is revoked", f)
 		}
 	}
 	for i := range p.Signers {
@@ -195,17 +195,17 @@ func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
 			continue
 		}
 		if why := s.validAt(now); why != "" {
-			return "", fmt.Errorf("the key of %s is %s", s.Name, why)
+			return "", fmt.Errorf("key of %s is %s", s.Name, why)
 		}
 		if sig.Namespace != Namespace {
-			return "", fmt.Errorf("the key of %s may not sign in the namespace %q", s.Name, sig.Namespace)
+			return "", fmt.Errorf("key of %s may not sign in namespace %q", s.Name, sig.Namespace)
 		}
 		if certified {
 			return s.principalOf(cert, now)
 		}
 		return s.Name, nil
 	}
-	return "", fmt.Errorf("the policy does not trust the key %s", fingerprint(authority))
+	return "", fmt.Errorf("key %s is not trusted by the policy", fingerprint(authority))
 }
 
 // principalOf returns the builder that a certificate names.
@@ -216,12 +216,12 @@ func (s *Signer) principalOf(cert *ssh.Certificate, now time.Time) (string, erro
 		}
 		checker := ssh.CertChecker{Clock: func() time.Time { return now }}
 		if cert.CertType != ssh.UserCert {
-			return "", errors.New("it is the certificate of a host")
+			return "", errors.New("is a host certificate")
 		}
 		if err := checker.CheckCert(principal, cert); err != nil {
-			return "", fmt.Errorf("the certificate is not valid: %w", err)
+			return "", fmt.Errorf("invalid certificate: %w", err)
 		}
 		return s.Name + "/" + principal, nil
 	}
-	return "", fmt.Errorf("the certificate names none of the principals of %s", s.Name)
+	return "", fmt.Errorf("certificate has none of the principals of %s", s.Name)
 }

@@ -26,7 +26,7 @@ type Previous struct {
 // The hints for a version that a policy does not let back.
 const (
 	unsignedHint = "deploy a signed wheel of that version instead"
-	changedHint  = "something has changed the files that the node kept; deploy the version that you want"
+	changedHint  = "deploy the version you want: the files kept on the node have changed"
 )
 
 // CheckPrevious judges a version that a node has kept: its wheel as Check does, and each of its files by the
@@ -36,14 +36,14 @@ func (p *Policy) CheckPrevious(k Previous, now time.Time) error {
 	case p == nil || len(k.Files) == 0: // without files the rollback only removes a version
 		return nil
 	case k.Signed == nil || k.Signed.Statement == "":
-		return refused(unsignedHint, "the version before was not signed, or its signatures are gone")
+		return refused(unsignedHint, "previous version is unsigned, or its signatures are missing")
 	}
 	_, facts, err := p.check(*k.Signed, k.SHA256, now)
 	if err != nil {
 		return err
 	}
 	if sum := sha256.Sum256([]byte(k.Signed.Record)); facts.Record != hex.EncodeToString(sum[:]) {
-		return refused(changedHint, "the list of its files is not the signed one")
+		return refused(changedHint, "file list does not match the signed one")
 	}
 	entries, err := wheel.ParseRecord(strings.NewReader(k.Signed.Record))
 	if err != nil {
@@ -58,12 +58,12 @@ func (p *Policy) CheckPrevious(k Previous, now time.Time) error {
 		}
 		file := path.Join(place, below)
 		if signed[file] = true; e.Algorithm != "sha256" || !slices.Contains(k.Files[file], strings.TrimRight(e.Digest, "=")) {
-			return refused(changedHint, "%s is not as it was signed", e.Path)
+			return refused(changedHint, "%s differs from the signed file", e.Path)
 		}
 	}
 	for file, digests := range k.Files {
 		if !signed[file] && (k.couldRun(file) || len(digests) == 0) {
-			return refused(changedHint, "%q is in no signed wheel", file)
+			return refused(changedHint, "%q is not in a signed wheel", file)
 		}
 	}
 	return nil

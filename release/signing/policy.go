@@ -105,7 +105,7 @@ func (p *Policy) Trusts(now time.Time) error {
 		more = " (" + strings.Join(gone, "; ") + ")"
 	}
 	if voices == 0 {
-		return fmt.Errorf("the policy trusts nobody now%s", more)
+		return fmt.Errorf("policy has no valid signers now%s", more)
 	}
-	return fmt.Errorf("the policy wants %d builders, but trusts only %d now%s", p.Builders, voices, more)
+	return fmt.Errorf("policy requires %d builders, but only %d are valid now%s", p.Builders, voices, more)
 }

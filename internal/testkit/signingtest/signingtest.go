@@ -205,7 +205,7 @@ const one = "signers: [{name: a, key: $a}]"
 
 func (c *cases) addKeys() {
 	a := c.by("a")
-	c.add("other key", one, "does not trust the key", c.by("other"))
+	c.add("other key", one, "is not trusted by the policy", c.by("other"))
 	c.add("expired key", "signers: [{name: a, key: $a, until: 2026-01-01}]", "expired", a)
 	c.add("key not yet valid", "signers: [{name: a, key: $a, from: 2099-01-01}, {name: b, key: $b}]", "not valid before", a)
 	c.add("revoked key", "signers: [{name: b, key: $b}]\nrevoked: ['@a']", "is revoked", a)
@@ -225,17 +225,17 @@ func (c *cases) addCertificates() {
 		return []string{SignWith(c.t, c.keys.Certify(c.t, "b", ca, change), c.statement, signing.Namespace)}
 	}
 	hour := func(hours int) uint64 { return uint64(time.Now().Add(time.Duration(hours) * time.Hour).Unix()) }
-	c.add("certificate of another CA", team, "does not trust the key", sign("other", nil))
+	c.add("certificate of another CA", team, "is not trusted by the policy", sign("other", nil))
 	c.add("certificate for another principal", team, "none of the principals", sign("ca", func(x *ssh.Certificate) { x.ValidPrincipals = []string{"builder-2"} }))
 	c.add("certificate for nobody", team, "none of the principals", sign("ca", func(x *ssh.Certificate) { x.ValidPrincipals = nil }))
-	c.add("expired certificate", team, "certificate is not valid", sign("ca", func(x *ssh.Certificate) { x.ValidAfter, x.ValidBefore = hour(-3), hour(-2) }))
-	c.add("certificate not yet valid", team, "certificate is not valid", sign("ca", func(x *ssh.Certificate) { x.ValidAfter, x.ValidBefore = hour(2), hour(3) }))
+	c.add("expired certificate", team, "invalid certificate: ", sign("ca", func(x *ssh.Certificate) { x.ValidAfter, x.ValidBefore = hour(-3), hour(-2) }))
+	c.add("certificate not yet valid", team, "invalid certificate: ", sign("ca", func(x *ssh.Certificate) { x.ValidAfter, x.ValidBefore = hour(2), hour(3) }))
 	c.add("certificate of a host", team, "certificate", sign("ca", func(x *ssh.Certificate) { x.CertType = ssh.HostCert }))
 	c.add("certificate with a condition", team, "certificate", sign("ca", func(x *ssh.Certificate) { x.CriticalOptions = map[string]string{"force-command": "true"} }))
 	c.add("revoked key with a certificate", team+"\nrevoked: ['@b']", "is revoked", sign("ca", nil))
-	c.add("the CA's own key", team, "does not trust the key", c.by("ca"))
-	c.add("CA as a plain key", "signers: [{name: ca, key: $ca}]", "does not trust the key", sign("ca", nil))
-	c.add("trusted key with a certificate of a stranger", "signers: [{name: b, key: $b}]", "does not trust the key", sign("other", nil))
+	c.add("the CA's own key", team, "is not trusted by the policy", c.by("ca"))
+	c.add("CA as a plain key", "signers: [{name: ca, key: $ca}]", "is not trusted by the policy", sign("ca", nil))
+	c.add("trusted key with a certificate of a stranger", "signers: [{name: b, key: $b}]", "is not trusted by the policy", sign("other", nil))
 	forged := c.keys.Certify(c.t, "b", "ca", nil)
 	forged.PublicKey().(*ssh.Certificate).ValidPrincipals = []string{"builder-1", "builder-3"} // after it was signed
 	c.add("forged certificate", "signers: [{name: team, ca: $ca, principals: [builder-3]}]", "", []string{SignWith(c.t, forged, c.statement, signing.Namespace)})
@@ -250,7 +250,7 @@ func (c *cases) addSignatures() {
 	c.add("garbage", one, "0 of 1", []string{strings.Repeat("\x00\xff garbage\n", 40)})
 	c.add("truncated signature", one, "0 of 1", []string{strings.Join(append(lines[:2:2], lines[len(lines)-1]), "\n")})
 	c.add("signature without its end", one, "0 of 1", []string{strings.Join(lines[:len(lines)-1], "\n")})
-	c.add("signature of another statement", one, "not of this statement", []string{c.keys.Sign(c.t, "a", c.statement+" ")})
+	c.add("signature of another statement", one, "not a signature of this statement", []string{c.keys.Sign(c.t, "a", c.statement+" ")})
 	c.add("altered signature", one, "0 of 1", []string{reseal(c.t, a, func(s *sshsig.Signature) { s.Signature.Blob[5] ^= 1 })})
 	c.add("key of another in the signature", one, "0 of 1", []string{reseal(c.t, c.by("other")[0], func(s *sshsig.Signature) { s.PublicKey = c.keys["a"].PublicKey() })})
 	c.add("namespace changed afterwards", one, "0 of 1", []string{reseal(c.t, SignWith(c.t, c.keys["a"], c.statement, "git"), func(s *sshsig.Signature) { s.Namespace = signing.Namespace })})
@@ -288,22 +288,22 @@ func (c *cases) addStatements() {
 	replace := func(old, new string) func(string) string {
 		return func(s string) string { return strings.Replace(s, old, new, 1) }
 	}
-	c.addStatement("no statement", one, "no statement", "", c.by("a"))
-	c.addStatement("statement edited after it was signed", one, "not of this statement", strings.Replace(c.statement, "plan_digest", "plan_digesT", 1), c.by("a"))
+	c.addStatement("no provenance statement", one, "no provenance statement", "", c.by("a"))
+	c.addStatement("statement edited after it was signed", one, "not a signature of this statement", strings.Replace(c.statement, "plan_digest", "plan_digesT", 1), c.by("a"))
 	sum := c.statement[strings.Index(c.statement, `"sha256": "`)+len(`"sha256": "`):][:64]
-	signed("statement of another wheel", one, "about a file with sha256", replace(sum, strings.Repeat("0", 64)))
-	signed("statement of another name", one, "about another file", replace(c.wheel, "deepspeed-9.9.9-py3-none-any.whl"))
+	signed("statement of another wheel", one, "provenance statement is for sha256", replace(sum, strings.Repeat("0", 64)))
+	signed("statement of another name", one, "provenance statement is for another file", replace(c.wheel, "deepspeed-9.9.9-py3-none-any.whl"))
 	signed("statement of several files", one, "statement", replace(`"subject": [`, `"subject": [{"name": "other.whl", "digest": {"sha256": "`+strings.Repeat("0", 64)+`"}},`))
 	signed("statement of two digests", one, "statement", replace(`"sha256": "`+sum+`"`, `"sha256": "`+strings.Repeat("0", 64)+`", "sha256": "`+sum+`"`))
 	signed("statement without a file", one, "statement", replace(`"subject": [`, `"subject": [], "was": [`))
 	signed("another predicate", one, "statement", replace("https://slsa.dev/provenance/v1", "https://example.org/anything"))
 	signed("no in-toto statement", one, "statement", replace("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v9"))
-	signed("truncated statement", one, "cannot be read", func(s string) string { return s[:len(s)/2] })
-	signed("statement of garbage", one, "cannot be read", func(string) string { return "\x01\x02[" })
-	signed("deep statement", one, "cannot be read", func(string) string { return strings.Repeat("[", 100000) })
+	signed("truncated statement", one, "cannot read the provenance statement", func(s string) string { return s[:len(s)/2] })
+	signed("statement of garbage", one, "cannot read the provenance statement", func(string) string { return "\x01\x02[" })
+	signed("deep statement", one, "cannot read the provenance statement", func(string) string { return strings.Repeat("[", 100000) })
 	c.add("replayed older version", one+"\nminimum: 0.20", "older than 0.20", c.by("a"))
-	signed("replayed older build", one+"\nmax_age: 30d", "too long ago", finishedIn(2025))
-	signed("clock before the signature", one, "after the time of this clock", finishedIn(2099))
+	signed("replayed older build", one+"\nmax_age: 30d", "exceeds max_age", finishedIn(2025))
+	signed("clock before the signature", one, "in the future by this clock", finishedIn(2099))
 	c.add("other sources", one+"\nsources: ['git+https://github.com/deepspeedai/DeepSpeed@*']", "none of the sources", c.by("a"))
 	c.add("sources that only begin alike", one+"\nsources: ['pkg:pypi/deepspeed@0.1']", "none of the sources", c.by("a"))
 }
