@@ -162,7 +162,7 @@ func (g checkGround) faults(t *testing.T) {
 	t.Run("hosts", func(t *testing.T) {
 		console(t, third, wrongHosts)
 		defer console(t, third, rightHosts)
-		r := g.names(t, list, []string{third.Name + ": names: the master's address node01 resolves to 127.0.1.1 there, which is the node itself"})
+		r := g.names(t, list, []string{third.Name + ": names: the master's address node01 resolves to 127.0.1.1, which is the node itself"})
 		if s := r.Collectives[0]; !s.OK || s.Processes != 3 || len(s.Without) != 1 || s.Without[0] != third.Name {
 			t.Errorf("%+v", s)
 		}
@@ -170,13 +170,13 @@ func (g checkGround) faults(t *testing.T) {
 	t.Run("own name", func(t *testing.T) {
 		console(t, second, `cp /etc/hosts /run/hosts && sed 's/^10\.77\.1\.2 /127.0.1.1 /' /run/hosts >/etc/hosts`)
 		defer console(t, second, rightHosts)
-		g.names(t, list, []string{second.Name + ": names: its own name node02 resolves to 127.0.1.1: gloo would send this address to the others"})
+		g.names(t, list, []string{second.Name + ": names: own name node02 resolves to 127.0.1.1, the address that Gloo would announce to the other nodes"})
 	})
 	t.Run("port", func(t *testing.T) {
 		hold(t, master, takenPort)
 		slurmtest.Eventually(t, time.Minute, "the port is taken", func() bool { return master.Command(t.Context(), "test", "-e", "/run/taken").Run() == nil })
 		defer console(t, master, "rm /run/taken")
-		r := g.names(t, list, []string{master.Name + ": port: the master's port 29500 is taken: Address already in use"})
+		r := g.names(t, list, []string{master.Name + ": port: master port 29500 in use: Address already in use"})
 		if !r.Collectives[0].OK || r.Collectives[0].Processes != 4 {
 			t.Errorf("%+v", r.Collectives)
 		}
@@ -185,8 +185,8 @@ func (g checkGround) faults(t *testing.T) {
 		console(t, second, "ip route add blackhole "+last.Address+"/32")
 		defer console(t, second, "ip route del blackhole "+last.Address+"/32")
 		r := g.names(t, list, []string{
-			second.Name + ": network: it does not reach " + last.Name + " at " + last.Address + ": node reported: invalid route",
-			last.Name + ": network: it does not reach " + second.Name + " at " + second.Address + ": node reported: no answer",
+			second.Name + ": network: cannot reach " + last.Name + " at " + last.Address + ": node reported: invalid route",
+			last.Name + ": network: cannot reach " + second.Name + " at " + second.Address + ": node reported: no answer",
 		})
 		if r.Pairs != (check.Pairs{Tried: 12, Failed: 2}) || !r.Collectives[0].OK || r.Collectives[0].Processes != 2 {
 			t.Errorf("%+v %+v", r.Pairs, r.Collectives)
@@ -201,7 +201,7 @@ func (g checkGround) faults(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		console(t, second, "dd if=/dev/zero of=/dev/shm/fill bs=1M count=4096 2>/dev/null || true")
 		defer console(t, second, "rm /dev/shm/fill")
-		g.names(t, list, []string{second.Name + ": disk: /dev/shm: dsbuild cannot write there: No space left on device"})
+		g.names(t, list, []string{second.Name + ": disk: /dev/shm: not writable: No space left on device"})
 	})
 	t.Run("paths", func(t *testing.T) {
 		console(t, master, "mkdir -p /opt/data && echo text >/opt/data/part-0")
@@ -209,7 +209,7 @@ func (g checkGround) faults(t *testing.T) {
 		console(t, third, "mkdir -p /opt/data && echo longer text >/opt/data/part-0")
 		defer console(t, third, "rm -r /opt/data")
 		g.names(t, list, []string{
-			third.Name + ": paths: --data /opt/data: 1 item, 12 B, but 2 of 4 nodes have 1 item, 5 B, by other names or sizes",
+			third.Name + ": paths: --data /opt/data: 1 item, 12 B, but 2 of 4 nodes have 1 item, 5 B with different names or sizes",
 			last.Name + ": paths: --data /opt/data: node reported: No such file or directory",
 		}, "--data", "/opt/data", "--skip", "collective")
 	})
@@ -217,7 +217,7 @@ func (g checkGround) faults(t *testing.T) {
 		g.write(t, "sitecustomize.py", hanging)
 		stopped := g.list(t, map[string]string{third.Name: ", env: {PYTHONPATH: " + g.dir + "}"})
 		g.names(t, stopped, []string{
-			third.Name + ": collective: its process hangs: no signal from it for ",
+			third.Name + ": collective: process is hanging: no heartbeat for ",
 			third.Name + ": variables: PYTHONPATH=" + g.dir,
 		}, "--timeout", "40s")
 		os.Remove(filepath.Join(g.dir, "sitecustomize.py"))

@@ -106,10 +106,10 @@ func TestCheckSlurm(t *testing.T) {
 	})
 	code, out, said = checks(t, c, args...)
 	for _, part := range []string{
-		"node03: names: the master's address node01 resolves to 127.0.1.1 there, which is the node itself\n  hint: run getent hosts node01 there",
-		"node01: port: the master's port 29500 is taken: Address already in use",
-		"node02: network: it does not reach node03 at 10.77.1.3: node reported: invalid route\n  hint: a firewall, or no route",
-		"node03: network: it does not reach node02 at 10.77.1.2: node reported: no answer\n",
+		"node03: names: the master's address node01 resolves to 127.0.1.1, which is the node itself\n  hint: run getent hosts node01 on the node",
+		"node01: port: master port 29500 in use: Address already in use",
+		"node02: network: cannot reach node03 at 10.77.1.3: node reported: invalid route\n  hint: a firewall, or no route",
+		"node03: network: cannot reach node02 at 10.77.1.2: node reported: no answer\n",
 		"node01: disk: /dev/shm has ",
 		"connections between nodes: 4 of 6\n",
 		"0 of 3 nodes ready, 3 not\n",

@@ -62,29 +62,29 @@ func (r *run) checkNames(context.Context) {
 		if why == "" {
 			why = m.survey.Master.OK.Error
 			if why == "" && len(m.survey.Master.OK.Addresses) == 0 {
-				why = "it has no address there"
+				why = "no address"
 			}
 		}
 		if why != "" {
-			try := fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; or give an address: --master",
+			try := fmt.Sprintf("run getent hosts %s on the node, check /etc/hosts and /etc/resolv.conf, or use an address: --master",
 				master)
-			m.addFinding(Names, Error, try, "the node cannot resolve the master's address %s: %s", master, why)
+			m.addFinding(Names, Error, try, "cannot resolve the master's address %s: %s", master, why)
 			continue
 		}
 		value, _ := standsFor(m)
 		addresses := strings.Split(value, ", ")
-		fix := fmt.Sprintf("run getent hosts %s there, and correct its line in /etc/hosts", master)
+		fix := fmt.Sprintf("run getent hosts %s on the node, and correct its line in /etc/hosts", master)
 		switch {
 		case r.hasNetwork() && slices.ContainsFunc(addresses, isLoopback):
-			m.addFinding(Names, Error, fix+": use an address that other nodes reach",
-				"the master's address %s resolves to %s there, which is the node itself", master, value)
+			m.addFinding(Names, Error, fix+" to an address that other nodes can reach",
+				"the master's address %s resolves to %s, which is the node itself", master, value)
 		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool {
 			return slices.Contains(has, a) || isLoopback(a)
 		}):
-			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s",
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s on this node, but %s has %[4]s",
 				master, value, r.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
-			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s",
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s on this node, but to %[5]s on %[3]d of %[4]s",
 				master, value, len(values[0].members), ui.Count(len(live), "node"), values[0].value)
 		}
 		m.ownName(r.hasNetwork())
@@ -113,14 +113,14 @@ func (m *member) ownName(several bool) {
 	if !several || host == nil || m.variable("GLOO_SOCKET_IFNAME") != "" {
 		return
 	}
-	const try = "put its address into /etc/hosts there, or set the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
+	const try = "add its address to /etc/hosts on the node, or set the interface in the inventory: env: {GLOO_SOCKET_IFNAME: eth0}"
 	switch addresses := preferIPv4(host.Addresses); {
 	case len(addresses) == 0:
 		m.addFinding(Names, Error, try,
-			"it cannot resolve its own name %s (%s): gloo falls back to the loopback interface",
+			"cannot resolve its own name %s (%s): Gloo falls back to the loopback interface",
 			nodeerr.Own(host.Name), host.Error)
 	case slices.ContainsFunc(addresses, isLoopback):
-		m.addFinding(Names, Error, try, "its own name %s resolves to %s: gloo would send this address to the others",
+		m.addFinding(Names, Error, try, "own name %s resolves to %s, the address that Gloo would announce to the other nodes",
 			nodeerr.Own(host.Name), strings.Join(addresses, ", "))
 	}
 }
@@ -143,7 +143,7 @@ func (r *run) checkInterfaces(ctx context.Context) {
 		}
 	}
 	if len(masters) == 0 {
-		r.addNotChecked(Interface, "no node could resolve the master's address")
+		r.addNotChecked(Interface, "no node resolved the master's address")
 		return
 	}
 	to := masters[0].value
@@ -187,9 +187,9 @@ func (r *run) askRoutes(ctx context.Context, members []*member, to string) {
 		case ctx.Err() != nil:
 			return err
 		case err == nil && !isAddress(got.Address):
-			m.addFinding(Interface, Error, "", "dsbuild does not understand its own address: %q", got.Address)
+			m.addFinding(Interface, Error, "", "unexpected address of the node: %q", got.Address)
 		case err != nil:
-			m.addFinding(Interface, Error, "ip route get "+to+" there", "no route to the master at %s: %v", to, err)
+			m.addFinding(Interface, Error, "run on the node: ip route get "+to, "no route to the master at %s: %v", to, err)
 		default:
 			m.route = &got
 		}
@@ -204,17 +204,17 @@ func (r *run) judgeInterfaces() {
 	for _, m := range routed {
 		name := m.route.Interface
 		if r.hasNetwork() && (isVirtual(name) || isLoopback(m.route.Address)) {
-			m.addFinding(Interface, Error, "check ip route there; does only this node have the master's address?",
-				"it reaches the master through %s (%s), which leads to no other node",
+			m.addFinding(Interface, Error, "run ip route on the node, and check that no other node has the master's address",
+				"reaches the master through %s (%s), which does not lead to other nodes",
 				name, nodeerr.Own(m.route.Address))
 			continue
 		}
 		said := m.judgeSaid(name, r.hasNetwork())
 		if !said && r.hasNetwork() && len(names) > 1 && name != names[0].value {
 			try := fmt.Sprintf("in the inventory, "+
-				"set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others",
+				"set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for this node, and %[2]s for the others",
 				interfaceInHint(name), interfaceInHint(names[0].value))
-			m.addFinding(Interface, Warning, try, "it reaches the master through %s, but %d of %s through %s",
+			m.addFinding(Interface, Warning, try, "reaches the master through %s, but %d of %s through %s",
 				name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
 		}
 	}
@@ -247,12 +247,12 @@ func (m *member) judgeSaid(name string, several bool) (said bool) {
 		switch {
 		case len(chosen) == 0:
 			m.addFinding(Interface, Error, try+set,
-				"%s=%s names no interface of this node with an address", variable, value)
+				"%s=%s is not an interface of this node with an address", variable, value)
 		case several && !slices.ContainsFunc(chosen, func(c string) bool { return !isVirtual(c) }):
-			m.addFinding(Interface, Error, try+set, "%s=%s leads to no other node", variable, value)
+			m.addFinding(Interface, Error, try+set, "%s=%s does not lead to other nodes", variable, value)
 		case !slices.Contains(chosen, name):
 			m.addFinding(Interface, Warning, try,
-				"%s=%s is not the interface through which it reaches the master (%s)", variable, value, name)
+				"%s=%s is not the interface of the route to the master (%s)", variable, value, name)
 		}
 	}
 	return said

@@ -86,7 +86,7 @@ func (m *member) hasError(kinds ...Check) bool {
 
 // Run checks the nodes. If ctx ends early, the report covers the finished checks.
 func Run(ctx context.Context, opt Options) *Report {
-	opt.SlowHint = "check the network and the disk there"
+	opt.SlowHint = "check the network and disk of the node"
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), id: strings.ToLower(rand.Text()[:12]), events: newEventQueue()}
 	for i, n := range r.fleet.Nodes {
 		token := strings.ToLower(rand.Text() + rand.Text())[:32]
@@ -118,7 +118,7 @@ func Run(ctx context.Context, opt Options) *Report {
 		}
 	}
 	for _, kind := range opt.Skip {
-		r.addNotChecked(kind, "left out by --skip")
+		r.addNotChecked(kind, "skipped by --skip")
 	}
 	return r.buildReport()
 }
@@ -196,7 +196,7 @@ func (m *member) probe(ctx context.Context) error {
 	m.facts = &facts
 	if facts.MissingPython() != "" {
 		return fault.WithHint(errors.New(facts.NoPython()),
-			"check %s on the node; the inventory's key python names the interpreter", m.Host.Python)
+			"check %s on the node, or set python: in the inventory", m.Host.Python)
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (m *member) startAgent(ctx context.Context) error {
 		m.run.events.add(e)
 	}, &m.survey)
 	if err != nil {
-		return fmt.Errorf("the survey of the node: %w", err)
+		return fmt.Errorf("node survey: %w", err)
 	}
 	return nil
 }
@@ -237,8 +237,8 @@ func (r *run) askAll(
 ) {
 	all := fanout.Options{Forks: max(len(members), 1)}
 	results := fanout.Run(ctx, members, all, func(ctx context.Context, m *member) (struct{}, error) {
-		noAnswer := fault.WithHint(fmt.Errorf("no answer within %s", ui.Duration(limit)),
-			"check the network and the disk there")
+		noAnswer := fault.WithHint(fmt.Errorf("timed out after %s", ui.Duration(limit)),
+			"check the network and disk of the node")
 		limited, cancel := context.WithTimeoutCause(ctx, limit, noAnswer)
 		defer cancel()
 		err := do(limited, m)

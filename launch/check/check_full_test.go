@@ -113,7 +113,7 @@ func TestFullCheckManyNodes(t *testing.T) {
 	if r.pairs != (Pairs{Tried: many * (many - 1), Failed: many - 1}) {
 		t.Errorf("%+v", r.pairs)
 	}
-	if got := r.said(); got != "n099 error: no other node reaches it at "+address+": Connection refused" {
+	if got := r.said(); got != "n099 error: no other node can reach it at "+address+": Connection refused" {
 		t.Error(got[:min(len(got), 2000)])
 	}
 	t.Logf("result: %d calls between %d programs on one machine: %.0f s, %.1f ms of CPU for each call on both sides; sent to each node %.0f KB, answered %.0f B",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,24 +40,24 @@ const (
 func stages(jax bool) []stage {
 	if jax {
 		return []stage{
-			{"imported", "it has not imported JAX", "run python -c 'import jax' there: is JAX installed, and how long does the import take?"},
-			{"met", "it does not reach the coordinator's port", "check firewalls: the master's port must be open for all nodes"},
-			{"grouped", "it did not get its devices or the others' devices", "run python -c 'import jax; print(jax.devices())' there"},
-			{"joined", "it did not finish the first sum", "the network may lose packets. On GPUs: set NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME"},
-			{"summed", "it did not finish a sum", "check for lost packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
-			{"ended", "it did not disconnect from the others", "check the other nodes"},
+			{"imported", "JAX was not imported", "run python -c 'import jax' on the node, to check that JAX is installed and how long the import takes"},
+			{"met", "cannot reach the coordinator's port", "open the master's port to all nodes in firewalls"},
+			{"grouped", "did not receive its devices or the other nodes' devices", "run python -c 'import jax; print(jax.devices())' on the node"},
+			{"joined", "did not complete the first all-reduce", "check the network for lost packets; on GPUs, set NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME"},
+			{"summed", "did not complete an all-reduce", "check for lost packets, different MTUs and hanging GPUs: dmesg on the node, NCCL_DEBUG=INFO"},
+			{"ended", "did not disconnect from the other nodes", "check the other nodes"},
 		}
 	}
 	return []stage{
-		{"imported", "it has not imported torch", "run python -c 'import torch' there: how long does it take?"},
-		{"met", "it does not reach the master's port", "check firewalls: the master's port must be open for all nodes"},
+		{"imported", "torch was not imported", "run python -c 'import torch' on the node, to see how long it takes"},
+		{"met", "cannot reach the master's port", "open the master's port to all nodes in firewalls"},
 		{
-			"grouped", "it did not connect to the others", "check the interface: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; " +
-				"for messages of gloo or NCCL: TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO",
+			"grouped", "did not connect to the other nodes", "check the interface: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; " +
+				"for more output, set TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO",
 		},
-		{"joined", "it did not finish the first sum", "the network may lose packets: set NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL"},
-		{"summed", "it did not finish a sum", "check for lost packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
-		{"ended", "it did not disconnect from the others", "check the other nodes"},
+		{"joined", "did not complete the first all-reduce", "check the network for lost packets; for more output, set NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL"},
+		{"summed", "did not complete an all-reduce", "check for lost packets, different MTUs and hanging GPUs: dmesg on the node, NCCL_DEBUG=INFO"},
+		{"ended", "did not disconnect from the other nodes", "check the other nodes"},
 	}
 }
 
@@ -74,8 +73,8 @@ func (r *run) checkCollectives(ctx context.Context) {
 	}
 	for _, m := range r.liveMembers() {
 		if m.facts.Torch == "" && !r.opt.JAX {
-			m.addFinding(Collective, Error, "install torch there, or skip this check: --skip collective",
-				"it has no torch, which the all_reduce needs")
+			m.addFinding(Collective, Error, "install torch on the node, or skip this check: --skip collective",
+				"torch is not installed, but required for all-reduce")
 		}
 	}
 	team := r.eligibleMembers()
@@ -101,7 +100,7 @@ func (r *run) checkCollectives(ctx context.Context) {
 	switch {
 	case len(with) == 0:
 	case len(with) < len(team):
-		r.addNotChecked(Collective, "%s: not all nodes have GPUs that are free and without errors", onGPU)
+		r.addNotChecked(Collective, "%s: not all nodes have idle GPUs without errors", onGPU)
 	default:
 		r.runCollective(ctx, onGPU, with, gpus, ncclBytes)
 	}
@@ -139,7 +138,7 @@ func (r *run) runCollective(
 	}
 	t.reached, t.failed = make([]int, t.world), make([]string, t.world)
 	s.Processes = t.world
-	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s",
+	work := r.opt.Reporter.Step(fmt.Sprintf("all-reduce with %s, %s on %s",
 		backend, ui.Count(t.world, "process"), ui.Count(len(team), "node")))
 	err := t.runStages(ctx, backend, local, &s)
 	if err != nil {
@@ -369,7 +368,7 @@ func (t *teamwork) handleEvent(e event) (failed bool) {
 		}
 		return false
 	case t.failed[e.Rank] == "":
-		t.failed[e.Rank] = "it ended"
+		t.failed[e.Rank] = "process exited"
 		if e.Error != "" {
 			t.failed[e.Rank] = node.NewNodeError(e.Error).Error()
 		}
@@ -395,7 +394,7 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 			named = append(named, m.Host.Name)
 		case m.agent.Err() != nil:
 			m.Status = report.Failed
-			accuse(m, fault.Hint(m.agent.Err()), "it was lost during the all_reduce: %v", m.agent.Err())
+			accuse(m, fault.Hint(m.agent.Err()), "lost during the all-reduce: %v", m.agent.Err())
 		}
 	}
 	if len(named) == 0 {
@@ -406,17 +405,17 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 		for rank, reached := range t.reached {
 			if reached == least && least < through {
 				st := t.stages()[least]
-				accuse(t.owner[rank], st.try, "%s, within %s", st.lack, ui.Duration(waited))
+				accuse(t.owner[rank], st.try, "%s within %s", st.lack, ui.Duration(waited))
 			}
 		}
 	}
 	if len(named) == len(t.team) && len(named) > 1 {
-		return fmt.Errorf("no node gets further: %s", strings.Replace(s.lack, "it ", "each ", 1))
+		return fmt.Errorf("every node: %s", s.lack)
 	}
-	return fmt.Errorf("held up by %s", foldNames(named))
+	return fmt.Errorf("waiting for %s", foldNames(named))
 }
 
-// silentAfter is the limit, in seconds, without a sign of life from a process, which
+// silentAfter is the limit, in seconds, without a heartbeat from a process, which
 // sends one every second.
 const silentAfter = 5.0
 
@@ -433,8 +432,8 @@ func (t *teamwork) accuseSilent(ctx context.Context) {
 			own := rank >= 0 && rank < t.world && t.owner[rank] == m
 			if own && s[1] > silentAfter && !m.hasError(Collective) {
 				m.addFinding(Collective, Error,
-					"run ps -o pid,stat,wchan:20,cmd there: is it stopped, out of memory, or waiting for a disk or a GPU?",
-					"its process hangs: no signal from it for %s",
+					"run ps -o pid,stat,wchan:20,cmd on the node, to see whether the process is stopped, out of memory, or waiting for a disk or GPU",
+					"process is hanging: no heartbeat for %s",
 					nodeerr.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
 			}
 		}

@@ -32,23 +32,23 @@ func (m *member) checkMemLock() {
 	if l == nil || len(l.RDMA) == 0 || l.MemLock < 0 || l.MemLock > enough {
 		return
 	}
-	m.addFinding(Devices, Warning, "'ulimit -l' must print unlimited in a job: LimitMEMLOCK=infinity for slurmd or sshd",
-		"a process may lock only %s, and RDMA (%s) needs more", ui.Size(l.MemLock), strings.Join(l.RDMA, ", "))
+	m.addFinding(Devices, Warning, "raise the limit: 'ulimit -l' must print unlimited in a job (LimitMEMLOCK=infinity for slurmd or sshd)",
+		"locked memory is limited to %s, too little for RDMA (%s)", ui.Size(l.MemLock), strings.Join(l.RDMA, ", "))
 }
 
 // countDevices compares the number of GPUs with the inventory, or with most other
 // nodes.
 func (m *member) countDevices(counts []valued, of int) {
 	has, visible := len(m.facts.GPUs), m.visibleGPUs()
-	const try = "run nvidia-smi -L there: has a GPU fallen off the bus, or is it hidden from this user or container?"
+	const try = "run nvidia-smi -L on the node, to see whether a GPU has fallen off the bus or is hidden from the user or container"
 	switch {
 	case m.facts.GPUsHidden:
 		m.addFinding(Devices, Warning, "request them: --salloc=--gres=gpu:N",
-			"Slurm hides its GPUs from a job that requested none: dsbuild did not check them")
+			"GPUs not checked: Slurm hides them from jobs that request none")
 	case m.Host.Slots > 0 && has < m.Host.Slots:
 		m.addFinding(Devices, Error, try, "%s, but slots is %d in the inventory", countGPUs(has), m.Host.Slots)
 	case m.Host.Slots > 0 && has > m.Host.Slots:
-		m.addFinding(Devices, Warning, "change slots in the inventory, or gres of a Slurm job",
+		m.addFinding(Devices, Warning, "change slots in the inventory, or gres of the Slurm job",
 			"%s, but slots is only %d in the inventory", countGPUs(has), m.Host.Slots)
 	case m.Host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
 		most, _ := strconv.Atoi(counts[0].value) //nolint:errcheck // it was written here
@@ -56,7 +56,7 @@ func (m *member) countDevices(counts []valued, of int) {
 			countGPUs(has), len(counts[0].members), ui.Count(of, "node"), most)
 	}
 	if visible >= 0 && has > 0 && visible < max(m.Host.Slots, 1) {
-		m.addFinding(Devices, Error, "remove CUDA_VISIBLE_DEVICES from the profile there",
+		m.addFinding(Devices, Error, "remove CUDA_VISIBLE_DEVICES from the profile on the node",
 			"CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
 	}
 }
@@ -107,26 +107,26 @@ func splitColumns(line string) []string {
 
 // checkHealth checks the GPUs with nvidia-smi and the kernel's log.
 func (m *member) checkHealth() {
-	const admin = "drain the node, and have the GPU reset or replaced"
+	const admin = "drain the node, then reset or replace the GPU"
 	if p, asked := m.survey.Devices["gpus"]; asked && (p.failureReason() != "" || p.OK != nil && p.OK.Status != 0) {
 		said := p.failureReason()
 		if p.OK != nil && len(p.OK.Lines) > 0 {
 			said = p.OK.Lines[len(p.OK.Lines)-1]
 		}
-		m.addFinding(Devices, Error, "run nvidia-smi there; after a driver update, reboot the node", "nvidia-smi: %s", said)
+		m.addFinding(Devices, Error, "run nvidia-smi on the node; after a driver update, reboot it", "nvidia-smi: %s", said)
 		return
 	}
 	for _, line := range m.smiLines("ecc") {
 		c := splitColumns(line)
 		if n, err := strconv.Atoi(c[len(c)-1]); err == nil && n > 0 {
 			m.addFinding(Devices, Error, admin,
-				"GPU %s: %s that the memory could not correct (ECC) since the driver was loaded", c[0], ui.Count(n, "error"))
+				"GPU %s: %s since the driver was loaded", c[0], ui.Count(n, "uncorrectable ECC error"))
 		}
 	}
 	for _, line := range m.smiLines("retired") {
 		if c := splitColumns(line); c[len(c)-1] == "yes" || isPositive(c[len(c)-1]) {
 			m.addFinding(Devices, Error, "reset the GPU or reboot the node",
-				"GPU %s: pages of its memory wait to be retired", c[0])
+				"GPU %s: memory pages pending retirement", c[0])
 		}
 	}
 	for _, line := range m.smiLines("remapped") {
@@ -136,28 +136,28 @@ func (m *member) checkHealth() {
 		}
 		if c[1] == "yes" || isPositive(c[1]) {
 			m.addFinding(Devices, Error, "reset the GPU or reboot the node",
-				"GPU %s: rows of its memory wait to be remapped", c[0])
+				"GPU %s: memory rows pending remapping", c[0])
 		}
 		if c[2] == "yes" || isPositive(c[2]) {
-			m.addFinding(Devices, Error, admin, "GPU %s: rows of its memory could not be remapped", c[0])
+			m.addFinding(Devices, Error, admin, "GPU %s: memory row remapping failed", c[0])
 		}
 	}
 	for _, line := range m.smiLines("fabric") {
 		if c := splitColumns(line); slices.Contains([]string{"not started", "in progress"}, c[len(c)-1]) {
-			m.addFinding(Devices, Error, "systemctl status nvidia-fabricmanager there: it must run, in the driver's version",
-				"GPU %s: the switches of NVLink are not ready (%s): CUDA fails with error 802", c[0], c[len(c)-1])
+			m.addFinding(Devices, Error, "check that nvidia-fabricmanager is active and has the driver's version: systemctl status nvidia-fabricmanager",
+				"GPU %s: NVLink switches not ready (%s), so CUDA fails with error 802", c[0], c[len(c)-1])
 		}
 	}
 	for _, line := range m.smiLines("slowdown") {
 		if c := splitColumns(line); c[len(c)-1] == "active" {
 			m.addFinding(Devices, Error,
 				"run nvidia-smi -q -d PERFORMANCE,TEMPERATURE; check cooling and power cables",
-				"GPU %s: the hardware slows it down", c[0])
+				"GPU %s: slowed down by the hardware", c[0])
 		}
 	}
 	if busy := m.busyProcesses(); len(busy) > 0 {
-		m.addFinding(Devices, Warning, "run nvidia-smi there; these processes take memory from a job",
-			"GPUs are used by %s", nodeerr.Own(strings.Join(busy[:min(len(busy), 4)], ", ")))
+		m.addFinding(Devices, Warning, "run nvidia-smi on the node; these processes take memory from a job",
+			"GPUs in use by %s", nodeerr.Own(strings.Join(busy[:min(len(busy), 4)], ", ")))
 	}
 	m.checkXIDs()
 }
@@ -193,7 +193,7 @@ func (m *member) checkXIDs() {
 	}
 	if p.Status != 0 {
 		m.addFinding(Devices, Warning, "set sysctl kernel.dmesg_restrict=0, or add the user to the group adm",
-			"the kernel's log is not readable: dsbuild did not check XID errors of the GPUs")
+			"cannot read the kernel log: XID errors of the GPUs were not checked")
 		return
 	}
 	type trouble struct{ gpu, number string }
@@ -213,13 +213,13 @@ func (m *member) checkXIDs() {
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
 		if slices.Contains(ofPrograms, number) {
-			m.addFinding(Devices, Warning, "most likely a program caused it: dmesg | grep Xid",
+			m.addFinding(Devices, Warning, "run dmesg | grep Xid to find the program that most likely caused it",
 				"GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
 			continue
 		}
 		m.addFinding(Devices, Error,
-			"run dmesg | grep Xid; reset the GPU or reboot the node, and see NVIDIA's table of XID errors",
-			"GPU %s: XID %d, %s since the node was started", t.gpu, number, timesOf(times[t]))
+			"run dmesg | grep Xid, then reset the GPU or reboot the node; NVIDIA's table of XID errors explains the number",
+			"GPU %s: XID %d, %s since boot", t.gpu, number, timesOf(times[t]))
 	}
 }
 

@@ -94,25 +94,25 @@ func TestJudgements(t *testing.T) {
 		}, ""},
 		{"the master is loopback on one", func(r *run) {
 			r.members[2].survey.Master = known(resolved{"n1", []string{"127.0.1.1"}, ""})
-		}, func(r *run) { r.checkNames(t.Context()) }, "n3 error: the master's address n1 resolves to 127.0.1.1 there, which is the node itself"},
+		}, func(r *run) { r.checkNames(t.Context()) }, "n3 error: the master's address n1 resolves to 127.0.1.1, which is the node itself"},
 		{"the master is another's address", func(r *run) {
 			r.members[1].survey.Master = known(resolved{"n1", []string{"10.9.9.9"}, ""})
-		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the master's address n1 resolves to 10.9.9.9 there, but n1 has 10.0.0.1, 172.17.0.1"},
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the master's address n1 resolves to 10.9.9.9 on this node, but n1 has 10.0.0.1, 172.17.0.1"},
 		{"no name server", func(r *run) {
 			r.members[1].survey.Master = part[resolved]{Hung: true}
-		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer within 20s"},
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: cannot resolve the master's address n1: timed out after 20s"},
 		{"null", func(r *run) {
 			r.members[1].survey.Master = part[resolved]{}
-		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer"},
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: cannot resolve the master's address n1: no answer"},
 		{"no address", func(r *run) {
 			r.members = r.members[:1]
 			r.members[0].survey.Master = known(resolved{"n1", nil, ""})
-		}, func(r *run) { r.checkNames(t.Context()) }, "n1 error: the node cannot resolve the master's address n1: it has no address there"},
+		}, func(r *run) { r.checkNames(t.Context()) }, "n1 error: cannot resolve the master's address n1: no address"},
 		{"the own name is loopback", func(r *run) {
 			r.members[1].survey.Host = known(resolved{"n2", []string{"127.0.1.1"}, ""})
 			r.members[2].survey.Host = known(resolved{"n3", []string{"127.0.1.1"}, ""})
 			set(r.members[2], "GLOO_SOCKET_IFNAME", "eth0")
-		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: its own name n2 resolves to 127.0.1.1: gloo would send this address to the others"},
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: own name n2 resolves to 127.0.1.1, the address that Gloo would announce to the other nodes"},
 		{
 			"another torch", func(r *run) { r.members[3].facts.Torch = "2.14.0" }, func(r *run) { r.checkVersions(t.Context()) },
 			"n4 error: torch 2.14.0, but 3 of 4 nodes have 2.15.0",
@@ -132,28 +132,28 @@ func TestJudgements(t *testing.T) {
 			set(r.members[2], "CUDA_VISIBLE_DEVICES", "")
 		}, func(r *run) { r.checkVariables(t.Context()) }, strings.Join([]string{
 			"n1 error: NCCL_ALGO=Tree, but 3 of 4 nodes have Ring",
-			"n2 warning: MASTER_ADDR=10.0.0.1, but 2 of 4 nodes do not have it",
-			"n3 error: CUDA_VISIBLE_DEVICES=: it hides all GPUs",
-			"n3 warning: CUDA_VISIBLE_DEVICES=, but 3 of 4 nodes do not have it",
-			"n4 error: MASTER_ADDR=localhost: each node would be its own master",
-			"n4 warning: MASTER_ADDR=localhost, but 2 of 4 nodes do not have it",
+			"n2 warning: MASTER_ADDR=10.0.0.1, but not set on 2 of 4 nodes",
+			"n3 error: CUDA_VISIBLE_DEVICES=: all GPUs are hidden",
+			"n3 warning: CUDA_VISIBLE_DEVICES=, but not set on 3 of 4 nodes",
+			"n4 error: MASTER_ADDR=localhost: every node would be its own master",
+			"n4 warning: MASTER_ADDR=localhost, but not set on 2 of 4 nodes",
 		}, "\n")},
 		{"interfaces", func(r *run) {
 			r.members[1].route = &routed{"docker0", "172.17.0.1"}
 			r.members[2].route.Interface = "ens5"
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "ib")
 		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
-			"n2 error: it reaches the master through docker0 (172.17.0.1), which leads to no other node",
-			"n3 warning: it reaches the master through ens5, but 2 of 4 nodes through eth0",
-			"n4 error: NCCL_SOCKET_IFNAME=ib names no interface of this node with an address",
+			"n2 error: reaches the master through docker0 (172.17.0.1), which does not lead to other nodes",
+			"n3 warning: reaches the master through ens5, but 2 of 4 nodes through eth0",
+			"n4 error: NCCL_SOCKET_IFNAME=ib is not an interface of this node with an address",
 		}, "\n")},
 		{"an interface that was said", func(r *run) {
 			set(r.members[1], "GLOO_SOCKET_IFNAME", "lo")
 			set(r.members[2], "NCCL_SOCKET_IFNAME", "^docker,lo")
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "=eth")
 		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
-			"n2 error: GLOO_SOCKET_IFNAME=lo leads to no other node",
-			"n4 error: NCCL_SOCKET_IFNAME==eth names no interface of this node with an address",
+			"n2 error: GLOO_SOCKET_IFNAME=lo does not lead to other nodes",
+			"n4 error: NCCL_SOCKET_IFNAME==eth is not an interface of this node with an address",
 		}, "\n")},
 		{"disks", func(r *run) {
 			r.opt.MinFree = 1 << 30
@@ -164,8 +164,8 @@ func TestJudgements(t *testing.T) {
 		}, func(r *run) { r.checkDisks(t.Context()) }, strings.Join([]string{
 			"n1 error: /dev/shm has 64.0 MiB free, less than 1.0 GiB",
 			"n2 error: TMPDIR (/tmp) has inodes for only 3 more files",
-			"n3 error: TMPDIR (/tmp): dsbuild cannot write there: Read-only file system",
-			"n4 error: environment: no answer within 20s",
+			"n3 error: TMPDIR (/tmp): not writable: Read-only file system",
+			"n4 error: environment: timed out after 20s",
 		}, "\n")},
 		{"data", func(r *run) {
 			r.opt.Data = []string{"/data"}
@@ -173,7 +173,7 @@ func TestJudgements(t *testing.T) {
 				m.survey.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
 			}
 			r.members[1].survey.Data["/data"] = known(dataset{"/data", 0, 0, "c"})
-		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 items, 2.0 KiB, but 2 of 4 nodes have 2 items, 2.0 KiB, by other names or sizes"},
+		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 items, 2.0 KiB, but 2 of 4 nodes have 2 items, 2.0 KiB with different names or sizes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := ready(4)
@@ -193,16 +193,16 @@ func TestJudgeCalls(t *testing.T) {
 		want   string
 	}{
 		{"all", nil, ""},
-		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: it does not reach n4 at 10.0.0.4: node reported: no answer\nn4 error: it does not reach n2 at 10.0.0.2: node reported: no answer"},
-		{"one way", map[int][]int{0: {2}}, "n1 error: it does not reach n3 at 10.0.0.3: node reported: no answer"},
-		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node reaches it at 10.0.0.4: no answer"},
-		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: it reaches no other node: node reported: no answer"},
+		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: cannot reach n4 at 10.0.0.4: node reported: no answer\nn4 error: cannot reach n2 at 10.0.0.2: node reported: no answer"},
+		{"one way", map[int][]int{0: {2}}, "n1 error: cannot reach n3 at 10.0.0.3: node reported: no answer"},
+		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node can reach it at 10.0.0.4: no answer"},
+		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: cannot reach any other node: node reported: no answer"},
 		{"two halves", map[int][]int{0: {2, 3}, 1: {2, 3}, 2: {0, 1}, 3: {0, 1}}, strings.Join([]string{
-			"n1 error: it does not reach n[3-4]: node reported: no answer", "n2 error: it does not reach n[3-4]: node reported: no answer",
-			"n3 error: it does not reach n[1-2]: node reported: no answer", "n4 error: it does not reach n[1-2]: node reported: no answer",
+			"n1 error: cannot reach n[3-4]: node reported: no answer", "n2 error: cannot reach n[3-4]: node reported: no answer",
+			"n3 error: cannot reach n[1-2]: node reported: no answer", "n4 error: cannot reach n[1-2]: node reported: no answer",
 		}, "\n")},
-		{"a word about one node, again and again, and about none", map[int][]int{0: {3, 3, 3, 17, 0}}, "n1 error: it does not reach n4 at 10.0.0.4: node reported: no answer"},
-		{"the master's port alone", map[int][]int{2: {masterPort}}, "n3 error: it reaches the master n1, but not at its port 29500: node reported: no answer"},
+		{"a word about one node, again and again, and about none", map[int][]int{0: {3, 3, 3, 17, 0}}, "n1 error: cannot reach n4 at 10.0.0.4: node reported: no answer"},
+		{"the master's port alone", map[int][]int{2: {masterPort}}, "n3 error: reaches the master n1, but not its port 29500: node reported: no answer"},
 	} {
 		r := ready(4)
 		got := make([]dialled, 4)
@@ -258,13 +258,13 @@ func TestDevices(t *testing.T) {
 	}
 	want := strings.Join([]string{
 		"n2 error: 7 GPUs, but 3 of 4 nodes have 8",
-		"n3 error: GPU 5: 12 errors that the memory could not correct (ECC) since the driver was loaded",
-		"n3 error: GPU 3: pages of its memory wait to be retired",
-		"n3 error: GPU 00000000:07:00.0: rows of its memory wait to be remapped",
-		"n3 error: GPU 00000000:0f:00.0: rows of its memory could not be remapped",
-		"n3 error: GPU 2: the hardware slows it down",
-		"n3 warning: GPUs are used by pid 4711 (python3)",
-		"n3 error: GPU 0000:0f:00: XID 79, 2 times since the node was started",
+		"n3 error: GPU 5: 12 uncorrectable ECC errors since the driver was loaded",
+		"n3 error: GPU 3: memory pages pending retirement",
+		"n3 error: GPU 00000000:07:00.0: memory rows pending remapping",
+		"n3 error: GPU 00000000:0f:00.0: memory row remapping failed",
+		"n3 error: GPU 2: slowed down by the hardware",
+		"n3 warning: GPUs in use by pid 4711 (python3)",
+		"n3 error: GPU 0000:0f:00: XID 79, 2 times since boot",
 		"n3 warning: GPU 0000:07:00: XID 31, once",
 		"n4 error: nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
 	}, "\n")
@@ -328,7 +328,7 @@ func TestBlame(t *testing.T) {
 		w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "met"})
 		w.handleEvent(event{from: w.team[2], Rank: 2, Stage: "met"})
 		err := w.findCulprits(2, stage, time.Minute)
-		if got := w.said(); got != "n2 error: it does not reach the master's port, within 1m00s" || err.Error() != "held up by n2" {
+		if got := w.said(); got != "n2 error: cannot reach the master's port within 1m00s" || err.Error() != "waiting for n2" {
 			t.Errorf("%v\n%s", err, got)
 		}
 	})
@@ -341,14 +341,14 @@ func TestBlame(t *testing.T) {
 		w.handleEvent(event{from: w.team[2], Rank: 99, Stage: "failed"})
 		w.handleEvent(event{from: w.team[2], Rank: -1, Stage: "met"})
 		err := w.findCulprits(2, stage, 0)
-		if got := w.said(); got != "n2 error: it does not reach the master's port: node reported: no module" || err.Error() != "held up by n2" {
+		if got := w.said(); got != "n2 error: cannot reach the master's port: node reported: no module" || err.Error() != "waiting for n2" {
 			t.Errorf("%v\n%s", err, got)
 		}
 	})
 	t.Run("all", func(t *testing.T) {
 		w := team()
 		err := w.findCulprits(2, stage, time.Minute)
-		if err.Error() != "no node gets further: each does not reach the master's port" || strings.Count(w.said(), "\n") != 2 {
+		if err.Error() != "every node: cannot reach the master's port" || strings.Count(w.said(), "\n") != 2 {
 			t.Errorf("%v\n%s", err, w.said())
 		}
 	})

@@ -25,7 +25,7 @@ func (r *run) checkVersions(context.Context) {
 	}
 	for i, deviations := range node.Deviations(facts, node.Properties(), slices.Repeat([]bool{true}, len(facts))) {
 		for _, d := range deviations {
-			known[i].addFinding(Versions, Error, "make the environments alike; for DeepSpeed alone: dsbuild deploy INVENTORY",
+			known[i].addFinding(Versions, Error, "make the environments the same; for DeepSpeed, run: dsbuild deploy INVENTORY",
 				"%s", describeDeviation(d, known))
 		}
 	}
@@ -73,7 +73,7 @@ func (r *run) checkVariables(context.Context) {
 	names := map[string]bool{}
 	for _, m := range live {
 		if why := m.survey.Variables.failureReason(); why != "" {
-			m.addFinding(Variables, Error, "", "dsbuild could not read its variables: %s", why)
+			m.addFinding(Variables, Error, "", "cannot read environment variables: %s", why)
 			continue
 		}
 		value := m.variable("MASTER_ADDR")
@@ -126,7 +126,7 @@ func compareVariable(live []*member, name string) {
 	norm := fmt.Sprintf("but %d of %s have %s",
 		len(most.members), ui.Count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
 	if most.value == "not set" {
-		norm = fmt.Sprintf("but %d of %s do not have it", len(most.members), ui.Count(len(live), "node"))
+		norm = fmt.Sprintf("but not set on %d of %s", len(most.members), ui.Count(len(live), "node"))
 	}
 	for _, v := range values[1:] {
 		for _, m := range v.members {
@@ -134,7 +134,7 @@ func compareVariable(live []*member, name string) {
 			if !strings.Contains(is, "=") {
 				is = name + " is not set"
 			}
-			m.addFinding(Variables, level, "set the same value on all nodes: env in the inventory, or the user's profile",
+			m.addFinding(Variables, level, "set the same value on all nodes, with env: in the inventory or in the user's profile",
 				"%s, %s", is, norm)
 		}
 	}
@@ -152,29 +152,29 @@ func isOneOf(values ...string) func(string) bool {
 	return func(v string) bool { return slices.Contains(values, strings.ToLower(v)) }
 }
 
-const unsetHint = "remove it from the profile there; the launcher sets it"
+const unsetHint = "remove it from the profile on the node; the launcher sets it"
 
 // variableRules are the known wrong values.
 func variableRules() []rule {
 	anything := func(string) bool { return true }
 	return []rule{
-		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "each node would be its own master", unsetHint},
-		{"RANK", anything, Warning, "left over: the launcher sets its own for each process", unsetHint},
-		{"LOCAL_RANK", anything, Warning, "left over: the launcher sets its own for each process", unsetHint},
-		{"GROUP_RANK", anything, Warning, "left over: the launcher sets its own for each node", unsetHint},
-		{"NODE_RANK", anything, Warning, "already set: the launcher must set a different one on each node", unsetHint},
-		{"WORLD_SIZE", anything, Warning, "left over: the launcher counts the processes", unsetHint},
-		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "gloo accepts only names of interfaces, without ^ and =", "GLOO_SOCKET_IFNAME=eth0"},
-		{"CUDA_VISIBLE_DEVICES", isOneOf("", "-1", "nodevfiles"), Error, "it hides all GPUs", "remove it from the profile there"},
-		{"NCCL_P2P_DISABLE", isOneOf("1"), Warning, "GPUs of a node do not communicate directly", "remove it, unless it is a workaround for a fault"},
-		{"NCCL_SHM_DISABLE", isOneOf("1"), Warning, "processes of a node communicate over the network", "remove it, unless it is a workaround for a fault"},
+		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "every node would be its own master", unsetHint},
+		{"RANK", anything, Warning, "leftover value: the launcher sets it for each process", unsetHint},
+		{"LOCAL_RANK", anything, Warning, "leftover value: the launcher sets it for each process", unsetHint},
+		{"GROUP_RANK", anything, Warning, "leftover value: the launcher sets it for each node", unsetHint},
+		{"NODE_RANK", anything, Warning, "leftover value: the launcher sets a different value on each node", unsetHint},
+		{"WORLD_SIZE", anything, Warning, "leftover value: the launcher counts the processes", unsetHint},
+		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "Gloo accepts only interface names, without ^ and =", "set an interface name: GLOO_SOCKET_IFNAME=eth0"},
+		{"CUDA_VISIBLE_DEVICES", isOneOf("", "-1", "nodevfiles"), Error, "all GPUs are hidden", "remove it from the profile on the node"},
+		{"NCCL_P2P_DISABLE", isOneOf("1"), Warning, "GPUs of a node cannot communicate directly", "remove it, unless it is a workaround"},
+		{"NCCL_SHM_DISABLE", isOneOf("1"), Warning, "processes of a node communicate over the network", "remove it, unless it is a workaround"},
 		{"NCCL_IB_DISABLE", isOneOf("1"), Warning, "jobs do not use InfiniBand and RoCE", "remove it if the node has such a network"},
-		{"NCCL_DEBUG", isOneOf("info", "trace"), Warning, "every process writes a lot of output", "NCCL_DEBUG=WARN"},
+		{"NCCL_DEBUG", isOneOf("info", "trace"), Warning, "every process writes a lot of output", "set NCCL_DEBUG=WARN"},
 		{"CUDA_LAUNCH_BLOCKING", isOneOf("1"), Warning, "the CPU waits for every kernel: use it only for debugging", "remove it"},
 		{"TORCH_DISTRIBUTED_DEBUG", isOneOf("detail"), Warning, "torch checks every collective: use it only for debugging", "remove it"},
-		{"NCCL_ASYNC_ERROR_HANDLING", anything, Warning, "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING since torch 2.2", "rename it"},
-		{"PYTHONHOME", anything, Warning, "with it an environment may load another Python's libraries", "remove it"},
-		{"LD_PRELOAD", func(v string) bool { return v != "" }, Warning, "it changes every program", "remove it, unless you need it"},
+		{"NCCL_ASYNC_ERROR_HANDLING", anything, Warning, "renamed to TORCH_NCCL_ASYNC_ERROR_HANDLING in torch 2.2", "rename it"},
+		{"PYTHONHOME", anything, Warning, "environments may load another Python's libraries", "remove it"},
+		{"LD_PRELOAD", func(v string) bool { return v != "" }, Warning, "affects every program", "remove it, unless you need it"},
 	}
 }
 
@@ -225,13 +225,13 @@ func (m *member) checkOperators(several bool) {
 	}
 	if several && o.Network {
 		m.addFinding(Disk, Warning,
-			"a wheel with the operators, or TORCH_EXTENSIONS_DIR=/tmp/torch_extensions in env of the inventory",
-			"torch compiles operators in %s, which is on %s: nodes wait for each other's locks there",
+			"install a wheel with the ops, or set env: {TORCH_EXTENSIONS_DIR: /tmp/torch_extensions} in the inventory",
+			"torch compiles ops in %s, which is on %s, where nodes wait for each other's locks",
 			node.QuotePath(o.Folder), o.Type)
 	}
 	for _, l := range o.Locks {
-		m.addFinding(Disk, Error, "if no build runs: rm "+node.PlainPath(l.path, "FILE"),
-			"%s is a lock from %s ago: programs that need this operator wait for it forever",
+		m.addFinding(Disk, Error, "if no build is running, delete it: rm "+node.PlainPath(l.path, "FILE"),
+			"%s is a lock from %s ago: programs that need this op wait for it forever",
 			node.QuotePath(l.path), nodeerr.Own(ui.Duration(time.Duration(min(l.seconds, 1e9)*float64(time.Second)))))
 	}
 }
@@ -242,9 +242,9 @@ const fewInodes = 1000
 // judgeRoom checks one place for files.
 func (m *member) judgeRoom(kind Check, what string, p room, least int64) {
 	folder := node.PlainPath(p.Path, "FOLDER") // the node sent it, and a user may copy the hint
-	try := "free space: df -h " + folder
+	try := "free disk space: df -h " + folder
 	if what == "/dev/shm" {
-		try += "; in a container: docker run --shm-size 16g, or an emptyDir of medium Memory"
+		try += "; in a container, use docker run --shm-size 16g, or an emptyDir of medium Memory"
 	}
 	name := what
 	if p.Path != what {
@@ -252,11 +252,11 @@ func (m *member) judgeRoom(kind Check, what string, p room, least int64) {
 	}
 	switch {
 	case p.Unwritable != "":
-		m.addFinding(kind, Error, try+"; ls -ld "+folder, "%s: dsbuild cannot write there: %s", name, p.Unwritable)
+		m.addFinding(kind, Error, try+"; ls -ld "+folder, "%s: not writable: %s", name, p.Unwritable)
 	case p.Free < least:
 		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, nodeerr.Own(ui.Size(p.Free)), ui.Size(least))
 	case p.Inodes >= 0 && p.Inodes < fewInodes:
-		m.addFinding(kind, Error, "free space: df -i "+folder, "%s has inodes for only %d more files",
+		m.addFinding(kind, Error, "free inodes: df -i "+folder, "%s has inodes for only %d more files",
 			name, nodeerr.Own(p.Inodes))
 	}
 }
@@ -267,9 +267,9 @@ func (r *run) checkPaths(ctx context.Context) {
 	for _, path := range r.opt.Data {
 		for _, m := range live {
 			if why := m.survey.Data[path].failureReason(); why != "" {
-				m.addFinding(Paths, Error, "mount it there, or copy it; check ls -ld "+path, "--data %s: %s", path, why)
+				m.addFinding(Paths, Error, "mount or copy it, and check: ls -ld "+path, "--data %s: %s", path, why)
 			} else if m.survey.Data[path].OK.Entries == 0 {
-				m.addFinding(Paths, Error, "is it mounted there? findmnt -T "+path, "--data %s is empty", path)
+				m.addFinding(Paths, Error, "check that it is mounted: findmnt -T "+path, "--data %s is empty", path)
 			}
 		}
 		kinds := groupByValue(live, func(m *member) (string, bool) {
@@ -282,8 +282,8 @@ func (r *run) checkPaths(ctx context.Context) {
 		for _, kind := range kinds[min(1, len(kinds)):] {
 			for _, m := range kind.members {
 				most, has := kinds[0].members[0].survey.Data[path].OK, m.survey.Data[path].OK
-				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?",
-					"--data %s: %s, %s, but %d of %s have %s, %s, by other names or sizes",
+				m.addFinding(Paths, Error, "check that it is mounted, or that the copy is complete",
+					"--data %s: %s, %s, but %d of %s have %s, %s with different names or sizes",
 					path, ui.Count(has.Entries, "item"), ui.Size(has.Bytes),
 					len(kinds[0].members), ui.Count(len(live), "node"), ui.Count(most.Entries, "item"), ui.Size(most.Bytes))
 			}
@@ -299,7 +299,7 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 		for _, m := range live {
 			p := m.survey.Output[path]
 			if why := p.failureReason(); why != "" {
-				m.addFinding(Paths, Error, "ls -ld "+path, "--output %s: %s", path, why)
+				m.addFinding(Paths, Error, "check it with: ls -ld "+path, "--output %s: %s", path, why)
 				continue
 			}
 			m.judgeRoom(Paths, "--output "+path, *p.OK, r.opt.MinFree)
@@ -330,12 +330,12 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 		}
 		for _, m := range without {
 			if len(with) > 0 {
-				m.addFinding(Paths, Error, "is it mounted there?",
-					"--output %s is another folder than on the other nodes: the file of %s is missing",
+				m.addFinding(Paths, Error, "check that it is mounted",
+					"--output %s is not the same directory as on the other nodes: the file of %s is missing",
 					path, r.firstMember().Host.Name)
 			} else {
-				m.addFinding(Paths, Warning, "checkpoints of several nodes need a file system that all share",
-					"--output %s: each node has its own", path)
+				m.addFinding(Paths, Warning, "use a shared file system for checkpoints of several nodes",
+					"--output %s: not shared between nodes", path)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ type listening struct {
 func (r *run) checkPort(ctx context.Context) {
 	m := r.firstMember()
 	if m.Status != report.OK || m.agent == nil {
-		r.addNotChecked(Port, "%s, the master, does not answer", m.Host.Name)
+		r.addNotChecked(Port, "%s, the master, did not answer", m.Host.Name)
 		return
 	}
 	var got listening
@@ -41,9 +41,9 @@ func (r *run) checkPort(ctx context.Context) {
 	if got.Holder != "" {
 		by = ", by " + got.Holder
 	}
-	try := fmt.Sprintf("another job may use it: run ss -ltnp 'sport = :%d' there; or use another port: --port %d",
+	try := fmt.Sprintf("check for another job with ss -ltnp 'sport = :%d' on the node, or use another port: --port %d",
 		r.opt.Port, got.Free)
-	m.addFinding(Port, Error, try, "the master's port %d is taken: %s%s", r.opt.Port, got.Error, by)
+	m.addFinding(Port, Error, try, "master port %d in use: %s%s", r.opt.Port, got.Error, by)
 }
 
 // dialled is the result of a node's calls to its peers.
@@ -83,7 +83,7 @@ func (r *run) checkNetwork(ctx context.Context) {
 	})
 	if len(peers) < 2 {
 		if r.hasPeers() {
-			r.addNotChecked(Network, "fewer than two nodes have an address to call")
+			r.addNotChecked(Network, "fewer than two nodes have an address to connect to")
 		}
 		return
 	}
@@ -125,9 +125,8 @@ func (r *run) listCalls(m *member, peers []*member, withPort bool) [][]any {
 // judgeCalls finds nodes that no other reaches, nodes that reach no other, and blocked
 // pairs.
 func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
-	const try = "a firewall, or no route between them: " +
-		"NCCL and gloo connect all nodes with all others, on random ports; " +
-		"open the whole network between the nodes, not one port"
+	const try = "open all ports between the nodes in firewalls, and check the routes: " +
+		"NCCL and Gloo connect every two nodes, on random ports"
 	failed := map[int]map[int]string{} // by caller, by peer
 	deaf := map[int]int{}              // by peer: the number of failed calls
 	for _, m := range callers {
@@ -144,14 +143,14 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	}
 	for _, m := range peers {
 		if by := deaf[m.index]; by > 1 && by == len(callers)-1 {
-			m.addFinding(Network, Error, try, "no other node reaches it at %s: %s",
+			m.addFinding(Network, Error, try, "no other node can reach it at %s: %s",
 				nodeerr.Own(m.route.Address), mostCommon(failed, m.index))
 		}
 	}
 	for _, m := range callers {
 		f := failed[m.index]
 		if len(f) > 1 && len(f) == len(peers)-1 {
-			m.addFinding(Network, Error, try, "it reaches no other node: %v", node.NewNodeError(mostCommonOf(f)))
+			m.addFinding(Network, Error, try, "cannot reach any other node: %v", node.NewNodeError(mostCommonOf(f)))
 			continue
 		}
 		byReason := groupByValue(peers, func(p *member) (string, bool) {
@@ -159,11 +158,11 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 			return why, bad && !(deaf[p.index] > 1 && deaf[p.index] == len(callers)-1)
 		})
 		for _, v := range byReason {
-			m.addFinding(Network, Error, try, "it does not reach %s: %v", nameWithAddress(v.members), node.NewNodeError(v.value))
+			m.addFinding(Network, Error, try, "cannot reach %s: %v", nameWithAddress(v.members), node.NewNodeError(v.value))
 		}
 		for _, u := range got[m.index].Failed {
 			if u.at == masterPort && f[r.firstMember().index] == "" {
-				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v",
+				m.addFinding(Network, Error, try, "reaches the master %s, but not its port %d: %v",
 					r.firstMember().Host.Name, r.opt.Port, node.NewNodeError(u.why))
 			}
 		}

@@ -129,14 +129,14 @@ func (r *Report) tableRows() [][]string {
 func (r *Report) findingLines() []string {
 	lines := lists.Map(r.Causes[:min(len(r.Causes), maxCauses)], Cause.String)
 	if more := len(r.Causes) - maxCauses; more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d more findings: --report FILE.json has all of them", more))
+		lines = append(lines, fmt.Sprintf("… and %d more findings; for all of them, use --report FILE.json", more))
 	}
 	return lines
 }
 
 // String writes a collective in one line.
 func (s Sum) String() string {
-	text := fmt.Sprintf("all_reduce by %s: %s on %s",
+	text := fmt.Sprintf("all-reduce with %s: %s on %s",
 		s.Backend, ui.Count(s.Processes, "process"), ui.Count(len(s.Nodes), "node"))
 	if len(s.Without) > 0 {
 		text += fmt.Sprintf(" (without %s)", foldNames(s.Without))
@@ -144,11 +144,11 @@ func (s Sum) String() string {
 	if !s.OK {
 		return text + ": " + s.Error
 	}
-	text += fmt.Sprintf(": every sum right; %s in %s", ui.Size(s.Bytes), shortTime(s.Seconds))
+	text += fmt.Sprintf(": all results correct; %s in %s", ui.Size(s.Bytes), shortTime(s.Seconds))
 	if s.Bandwidth > 0 {
 		text += fmt.Sprintf(", %s/s bus bandwidth", ui.Size(int64(s.Bandwidth)))
 	}
-	return text + fmt.Sprintf("; one number in %s", shortTime(s.Latency))
+	return text + fmt.Sprintf("; latency %s", shortTime(s.Latency))
 }
 
 // shortTime writes a time in suitable units.

@@ -33,7 +33,7 @@ func judged() *run {
 	r.pairs = Pairs{Tried: 20, Failed: 2}
 	r.sums = []Sum{
 		{Backend: "gloo", OK: true, Nodes: []string{"n1", "n2"}, Without: []string{"n3", "n4"}, Processes: 2, Bytes: 16 << 20, Seconds: 0.25, Latency: 0.0002, Bandwidth: 1 << 30},
-		{Backend: "nccl", Nodes: []string{"n1"}, Processes: 1, Error: "held up by \x1b[1mn1"},
+		{Backend: "nccl", Nodes: []string{"n1"}, Processes: 1, Error: "waiting for \x1b[1mn1"},
 	}
 	r.addNotChecked(Network, "no shell on %d nodes", 2)
 	return r
@@ -90,8 +90,8 @@ func TestReportForPeople(t *testing.T) {
 		"n4: connect: no route to host",
 		"the disk is slow",
 		"connections between nodes: 18 of 20",
-		"all_reduce by gloo: 2 processes on 2 nodes (without n[3-4]): every sum right; 16.0 MiB in 250.0 ms, 1.0 GiB/s bus bandwidth; one number in 200 µs",
-		"all_reduce by nccl: 1 process on 1 node: held up by n1",
+		"all-reduce with gloo: 2 processes on 2 nodes (without n[3-4]): all results correct; 16.0 MiB in 250.0 ms, 1.0 GiB/s bus bandwidth; latency 200 µs",
+		"all-reduce with nccl: 1 process on 1 node: waiting for n1",
 		"not checked: network: no shell on 2 nodes",
 		"1 of 5 nodes ready, 2 not, 1 unreachable, 1 skipped",
 	}
@@ -114,7 +114,7 @@ func TestReportWithManyFindings(t *testing.T) {
 	}
 	rep := r.buildReport()
 	lines := rep.findingLines()
-	if len(rep.Causes) != maxCauses+5 || len(lines) != maxCauses+1 || lines[maxCauses] != "… and 5 more findings: --report FILE.json has all of them" {
+	if len(rep.Causes) != maxCauses+5 || len(lines) != maxCauses+1 || lines[maxCauses] != "… and 5 more findings; for all of them, use --report FILE.json" {
 		t.Errorf("%d causes, %q", len(rep.Causes), lines[len(lines)-1])
 	}
 }
@@ -176,7 +176,7 @@ func TestSurveyAnswers(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"ok": {"name": "a", "addresses": []}}`: "",
 		`{"error": "no \u001b[1mname"}`:          "node reported: no name",
-		`{"hung": true}`:                         "no answer within 20s",
+		`{"hung": true}`:                         "timed out after 20s",
 		`{}`:                                     "no answer",
 		`null`:                                   "no answer",
 	} {
@@ -188,7 +188,7 @@ func TestSurveyAnswers(t *testing.T) {
 	var a int
 	var b string
 	for text, want := range map[string]string{
-		`[1, "x"]`: "", `[1]`: "1 values in place of two", `[1, "x", 2]`: "3 values in place of two", `{}`: "cannot unmarshal object", `["x", 1]`: "cannot unmarshal",
+		`[1, "x"]`: "", `[1]`: "got 1 values, want 2", `[1, "x", 2]`: "got 3 values, want 2", `{}`: "cannot unmarshal object", `["x", 1]`: "cannot unmarshal",
 	} {
 		if err := unmarshalPair([]byte(text), &a, &b); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -201,12 +201,12 @@ func TestLostNodeHoldsUpCollective(t *testing.T) {
 	w := team()
 	w.team[1].Status = report.Failed
 	err := w.findCulprits(2, stages(true)[1], time.Second)
-	if err == nil || err.Error() != "held up by n2" || w.said() != "" {
+	if err == nil || err.Error() != "waiting for n2" || w.said() != "" {
 		t.Errorf("%v\n%s", err, w.said())
 	}
 	w = team()
 	w.team[0].addFinding(Collective, Error, "", "its process hangs")
-	if err := w.findCulprits(2, stages(true)[1], time.Second); err == nil || err.Error() != "held up by n1" {
+	if err := w.findCulprits(2, stages(true)[1], time.Second); err == nil || err.Error() != "waiting for n1" {
 		t.Errorf("%v", err)
 	}
 }

@@ -176,7 +176,7 @@ func TestRun(t *testing.T) {
 	if err := rep.Print(&printed); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"n[1-3]  failed       0", "n4      unreachable  -", "n4: connect: cannot connect\n", "connections between nodes: 6 of 6\n", "not checked: collective: left out by --skip\n", "0 of 4 nodes ready, 3 not, 1 unreachable\n"} {
+	for _, part := range []string{"n[1-3]  failed       0", "n4      unreachable  -", "n4: connect: cannot connect\n", "connections between nodes: 6 of 6\n", "not checked: collective: skipped by --skip\n", "0 of 4 nodes ready, 3 not, 1 unreachable\n"} {
 		if !strings.Contains(printed.String(), part) {
 			t.Errorf("it is not said: %q\n%s", part, &printed)
 		}
@@ -206,7 +206,7 @@ func TestRunTakenPort(t *testing.T) {
 	found := false
 	for _, f := range got {
 		if f.Check == Port {
-			found = strings.HasPrefix(f.Text, "the master's port ") && strings.Contains(f.Text, "is taken: Address already in use") && strings.Contains(f.Hint, "use another port: --port ")
+			found = strings.HasPrefix(f.Text, "master port ") && strings.Contains(f.Text, "in use: Address already in use") && strings.Contains(f.Hint, "use another port: --port ")
 		}
 	}
 	if !found || len(ofKind(rep.Nodes[1], Port, Error)) > 0 {
@@ -240,10 +240,10 @@ esac`,
 	rep := Run(t.Context(), Options{Options: fleet.Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Check{Collective}})
 	got, want := ofKind(rep.Nodes[0], Devices, Error), []string{
 		"2 GPUs, but slots is 4 in the inventory",
-		"GPU 1: 3 errors that the memory could not correct (ECC) since the driver was loaded",
-		"GPU 00000000:0f:00.0: rows of its memory wait to be remapped",
-		"GPU 1: the switches of NVLink are not ready (in progress): CUDA fails with error 802",
-		"GPU 0000:0f:00: XID 79, once since the node was started",
+		"GPU 1: 3 uncorrectable ECC errors since the driver was loaded",
+		"GPU 00000000:0f:00.0: memory rows pending remapping",
+		"GPU 1: NVLink switches not ready (in progress), so CUDA fails with error 802",
+		"GPU 0000:0f:00: XID 79, once since boot",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
@@ -303,7 +303,7 @@ func TestSumWithoutJAX(t *testing.T) {
 	}
 	r := withPython(t, "python3", true)
 	r.checkCollectives(t.Context())
-	if got := r.said(); strings.Count(got, "it has not imported JAX: node reported: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
+	if got := r.said(); strings.Count(got, "JAX was not imported: node reported: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
 		t.Errorf("%+v\n%s", r.sums, got)
 	}
 }
@@ -378,7 +378,7 @@ func TestBlameForALostNode(t *testing.T) {
 	w.team[2].agent = surveyed(t, here{mark: t.Name()})
 	w.team[2].agent.End()
 	w.findCulprits(2, stages(false)[1], 0) //nolint:errcheck // a finding reports it
-	if got := w.said(); !strings.HasPrefix(got, "n3 error: it was lost during the all_reduce: agent on the node exited unexpectedly") || strings.Contains(got, "\n") {
+	if got := w.said(); !strings.HasPrefix(got, "n3 error: lost during the all-reduce: agent on the node exited unexpectedly") || strings.Contains(got, "\n") {
 		t.Error(got)
 	}
 }

@@ -34,7 +34,7 @@ type part[T any] struct {
 func (p part[T]) failureReason() string {
 	switch {
 	case p.Hung:
-		return "no answer within " + lookLimit.String()
+		return "timed out after " + lookLimit.String()
 	case p.Error == "" && p.OK == nil:
 		return "no answer"
 	case p.Error == "":
@@ -116,7 +116,7 @@ func unmarshalPair(text []byte, first, second any) error {
 		return err
 	}
 	if len(pair) != 2 {
-		return fmt.Errorf("%d values in place of two", len(pair))
+		return fmt.Errorf("got %d values, want 2", len(pair))
 	}
 	return errors.Join(json.Unmarshal(pair[0], first), json.Unmarshal(pair[1], second))
 }

