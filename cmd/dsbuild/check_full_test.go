@@ -300,7 +300,7 @@ func TestFullCheckSSH(t *testing.T) {
 		}
 		begin := time.Now()
 		cmd.Wait() //nolint:errcheck // its code is looked at
-		if out := said.String(); cmd.ProcessState.ExitCode() != 3 || !strings.Contains(out, "node04: collective: ") || !strings.Contains(out, "3 of 4 nodes ready, 1 not") {
+		if out := said.String(); cmd.ProcessState.ExitCode() != 3 || !strings.Contains(out, "node04: collective: ") || !strings.Contains(out, "3 of 4 nodes ready, 1 failed") {
 			t.Errorf("exit %d\n%s", cmd.ProcessState.ExitCode(), out)
 		}
 		t.Logf("result: a node that dies while all sum: named after %.0f s", time.Since(begin).Seconds())

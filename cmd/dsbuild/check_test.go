@@ -112,7 +112,7 @@ func TestCheckSlurm(t *testing.T) {
 		"node03: network: cannot reach node02 at 10.77.1.2: node reported: no answer\n",
 		"node01: disk: /dev/shm has ",
 		"connections between nodes: 4 of 6\n",
-		"0 of 3 nodes ready, 3 not\n",
+		"0 of 3 nodes ready, 3 failed\n",
 	} {
 		if !strings.Contains(out, part) {
 			t.Errorf("it is not said: %q", part)

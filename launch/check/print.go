@@ -173,7 +173,7 @@ func (r *Report) Verdict() string {
 		}
 	}
 	if n := r.Summary.Failed; n > 0 {
-		parts = append(parts, fmt.Sprintf("%d not", n))
+		parts = append(parts, fmt.Sprintf("%d failed", n))
 	}
 	if n := r.Summary.Unreachable; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d unreachable", n))

@@ -93,7 +93,7 @@ func TestReportForPeople(t *testing.T) {
 		"all-reduce with gloo: 2 processes on 2 nodes (without n[3-4]): all results correct; 16.0 MiB in 250.0 ms, 1.0 GiB/s bus bandwidth; latency 200 µs",
 		"all-reduce with nccl: 1 process on 1 node: waiting for n1",
 		"not checked: network: no shell on 2 nodes",
-		"1 of 5 nodes ready, 2 not, 1 unreachable, 1 skipped",
+		"1 of 5 nodes ready, 2 failed, 1 unreachable, 1 skipped",
 	}
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, line := range want {

@@ -176,7 +176,7 @@ func TestRun(t *testing.T) {
 	if err := rep.Print(&printed); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"n[1-3]  failed       0", "n4      unreachable  -", "n4: connect: cannot connect\n", "connections between nodes: 6 of 6\n", "not checked: collective: skipped by --skip\n", "0 of 4 nodes ready, 3 not, 1 unreachable\n"} {
+	for _, part := range []string{"n[1-3]  failed       0", "n4      unreachable  -", "n4: connect: cannot connect\n", "connections between nodes: 6 of 6\n", "not checked: collective: skipped by --skip\n", "0 of 4 nodes ready, 3 failed, 1 unreachable\n"} {
 		if !strings.Contains(printed.String(), part) {
 			t.Errorf("it is not said: %q\n%s", part, &printed)
 		}
