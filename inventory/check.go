@@ -42,6 +42,12 @@ func checkWord(s string) error {
 // none of the characters.
 var loginName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*\\)?[\pL\pN_][\pL\pN_.+-]*$`)
 
+// CheckUser reports whether user: of an inventory, and --user, accept a value.
+func CheckUser(s string) error { return checkUser(s) }
+
+// CheckPython reports whether python: of an inventory, and --python, accept a value.
+func CheckPython(s string) error { return checkPython(s) }
+
 func checkUser(s string) error {
 	if !loginName.MatchString(s) {
 		return fmt.Errorf("invalid user name %q", lineerr.Clip(s))

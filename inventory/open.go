@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Options struct {
 	// Slurm returns the nodes of a partition, or of several, separated by commas; "" is the
 	// default one.
 	Slurm func(ctx context.Context, partition string) ([]SlurmNode, error)
+	// User and Python are for the nodes whose inventory sets none. They are optional.
+	User, Python string
 }
 
 // Open reads the inventory that a user names: a file, "-" for standard input, a node expression
@@ -32,19 +35,35 @@ type Options struct {
 // The inventory of another tool may hold nodes that dsbuild cannot reach. Select returns an error
 // if the selection contains one.
 func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
+	inv, err := opt.open(ctx, name)
+	if err == nil {
+		opt.setDefaults(inv)
+	}
+	return inv, err
+}
+
+// setDefaults sets what the inventory leaves open.
+func (o Options) setDefaults(inv *Inventory) {
+	for i := range inv.Hosts {
+		h := &inv.Hosts[i]
+		h.User, h.Python = cmp.Or(h.User, o.User), cmp.Or(h.Python, o.Python, defaultPython)
+	}
+}
+
+func (o Options) open(ctx context.Context, name string) (*Inventory, error) {
 	if name == "-" {
-		return opt.read(ctx, opt.Stdin, name)
+		return o.read(ctx, o.Stdin, name)
 	}
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(name, slurmPrefix):
-		return opt.fromSlurm(ctx, name)
+		return o.fromSlurm(ctx, name)
 	case errors.Is(err, fs.ErrNotExist):
 		return named(name, err)
 	case err != nil:
 		return nil, unreadable(name, err)
 	case info.IsDir():
-		return opt.askAnsible(ctx, name)
+		return o.askAnsible(ctx, name)
 	}
 	file, err := os.Open(name)
 	if err != nil {
@@ -55,10 +74,10 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 		if program, err := isProgram(file); err != nil {
 			return nil, unreadable(name, err)
 		} else if program {
-			return opt.askAnsible(ctx, name) // which runs it
+			return o.askAnsible(ctx, name) // which runs it
 		}
 	}
-	return opt.read(ctx, file, name)
+	return o.read(ctx, file, name)
 }
 
 // expressionFile stands for a node expression in messages, in place of a file name.

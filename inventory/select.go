@@ -16,7 +16,7 @@ import (
 
 // Select returns the part of the inventory that expr names, in the order of the file. expr is a
 // comma-separated list of nodes, ranges of nodes, node/env names, groups, and patterns of these
-// (gpu*, gpu-?, gpu[ab], gpu[!ab]). A term after "!" is excluded. Exclusions alone start from all
+// (gpu*, gpu-?, gpu[ab], gpu[!ab]), and of @FILE: the nodes that did not succeed in a report. A term after "!" is excluded. Exclusions alone start from all
 // nodes. An empty expr selects all nodes. Select returns an error for an unknown name, for a
 // selection without nodes, and for a selected node that dsbuild cannot reach.
 func (inv *Inventory) Select(expr string) (*Inventory, error) {
@@ -50,7 +50,11 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		} else {
 			excludeOnly = false
 		}
-		for _, i := range find.find(term) {
+		found := find.find
+		if file, report := strings.CutPrefix(term, "@"); report {
+			term, found = file, find.failedNodes
+		}
+		for _, i := range found(term) {
 			target[i] = true
 		}
 	}

@@ -103,7 +103,7 @@ func (s settings) host(name string, at Position) Host {
 		ProxyJump:    s.proxyJump.value,
 		SSHArgs:      s.sshArgs,
 		Groups:       slices.Clone(s.groups),
-		Python:       s.python.or(some(defaultPython)).value,
+		Python:       s.python.value,
 		Env:          maps.Clone(s.env),
 		Setup:        s.setup.value,
 		ExecPrefix:   slices.Clone(s.execPrefix.value),
@@ -112,7 +112,7 @@ func (s settings) host(name string, at Position) Host {
 	}
 }
 
-// defaultPython is the interpreter of a node for which the inventory names none.
+// defaultPython is the interpreter of a node if neither the inventory nor Options set one.
 const defaultPython = "python3"
 
 // hosts returns the Hosts of a node called name: one, or one for each of its envs.

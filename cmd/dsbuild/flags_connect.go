@@ -37,6 +37,7 @@ type connectFlags struct {
 	time      string
 	wait      time.Duration
 	salloc    []string
+	unset     nodeDefaults
 	flags     *pflag.FlagSet
 }
 
@@ -61,6 +62,8 @@ func (f *connectFlags) add(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.salloc, "salloc", nil,
 		"`OPTION` Additional salloc option, such as --salloc=--reservation=maint; repeatable")
 	inGroup(cmd, groupConnection, "via", "ssh")
+	f.unset.addUserFlag(cmd)
+	f.unset.addPythonFlag(cmd)
 	inGroup(cmd, groupSlurm, slurmFlags()...)
 	siteFlags(cmd, "via", "ssh")
 	siteFlags(cmd, slurmFlags()...)
@@ -70,8 +73,10 @@ func (f *connectFlags) add(cmd *cobra.Command) {
 // that has no effect is ignored.
 func (f connectFlags) check() error {
 	if f.via == viaSlurm {
-		if f.flags.Changed("ssh") {
-			return usagef("--ssh has no effect with --via slurm")
+		for _, flag := range []string{"ssh", "user"} {
+			if f.flags.Changed(flag) {
+				return usagef("--%s has no effect with --via slurm", flag)
+			}
 		}
 		for _, option := range f.salloc {
 			if why := sallocRefusal(option); why != "" {
@@ -91,6 +96,14 @@ func (f connectFlags) check() error {
 		}
 	}
 	return nil
+}
+
+// defaults are the settings of nodes without one in the inventory. Slurm's jobs run as the user.
+func (f connectFlags) defaults() nodeDefaults {
+	if f.via == viaSlurm {
+		f.unset.user = ""
+	}
+	return f.unset
 }
 
 // sallocName names an option by its source.
@@ -174,17 +187,24 @@ func (f *forFlags) add(cmd *cobra.Command, usage string) {
 	addLimitFlag(&others, &f.limit)
 	f.connect.add(&others)
 	cmd.Flags().StringVar(&f.inventory, "for", "", usage)
-	cmd.Flags().AddFlagSet(others.Flags())
+	others.Flags().VisitAll(func(flag *pflag.Flag) {
+		if cmd.Flags().Lookup(flag.Name) == nil { // dsbuild wheel --python is a version
+			cmd.Flags().AddFlag(flag)
+			flagsNeed(cmd, "for", flag.Name)
+		}
+	})
 	inGroup(cmd, groupConnection, "for", "limit")
-	others.Flags().VisitAll(func(flag *pflag.Flag) { flagsNeed(cmd, "for", flag.Name) })
 }
 
 // options checks the flags and reads the inventory.
 func (f forFlags) options(ctx context.Context, a *app) (fleet.Options, error) {
+	if err := setFromEnvironment(f.connect.flags); err != nil { // also a flag that the command has with another meaning
+		return fleet.Options{}, err
+	}
 	if err := f.connect.check(); err != nil {
 		return fleet.Options{}, err
 	}
-	inv, err := a.loadInventory(ctx, f.inventory, f.limit)
+	inv, err := a.loadInventory(ctx, f.inventory, f.limit, f.connect.defaults())
 	if err != nil {
 		return fleet.Options{}, err
 	}

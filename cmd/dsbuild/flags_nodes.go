@@ -65,7 +65,7 @@ func (f nodeFlags) options(ctx context.Context, a *app) (fleet.Options, *invento
 	if err := f.check(); err != nil {
 		return fleet.Options{}, nil, err
 	}
-	inv, err := a.loadInventory(ctx, f.inventory, f.limit)
+	inv, err := a.loadInventory(ctx, f.inventory, f.limit, f.connect.defaults())
 	if err != nil {
 		return fleet.Options{}, nil, err
 	}

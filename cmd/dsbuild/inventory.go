@@ -22,12 +22,40 @@ import (
 // addLimitFlag declares --limit, for app.loadInventory.
 func addLimitFlag(cmd *cobra.Command, limit *string) {
 	cmd.Flags().StringVar(limit, "limit", "",
-		"`NODES` Only these names, ranges, groups or globs, separated by commas; !NAME excludes")
+		"`NODES` Only these names, ranges, groups or globs, separated by commas; !NAME excludes; "+
+			"@FILE: nodes that failed in a JSON report")
+}
+
+// nodeDefaults are settings of the nodes whose inventory has none.
+type nodeDefaults struct{ user, python string }
+
+// addUserFlag declares --user.
+func (d *nodeDefaults) addUserFlag(cmd *cobra.Command) {
+	parsedVar(cmd.Flags(), &d.user, "user", "", "string", func(text string) (string, error) {
+		if inventory.CheckUser(text) != nil {
+			return "", errors.New("want a user name")
+		}
+		return text, nil
+	}, "`USER` Login user of nodes for which the inventory sets none")
+	inGroup(cmd, groupConnection, "user")
+	siteFlags(cmd, "user")
+}
+
+// addPythonFlag declares --python.
+func (d *nodeDefaults) addPythonFlag(cmd *cobra.Command) {
+	parsedVar(cmd.Flags(), &d.python, "python", "", "string", func(text string) (string, error) {
+		if inventory.CheckPython(text) != nil {
+			return "", errors.New("want an absolute path on the nodes, or the name of a command")
+		}
+		return text, nil
+	}, "`PATH` Python of nodes for which the inventory sets none (default: python3)")
+	inGroup(cmd, groupConnection, "python")
+	siteFlags(cmd, "python")
 }
 
 // loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
 // inventory that have no effect.
-func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
+func (a *app) loadInventory(ctx context.Context, name, limit string, unset nodeDefaults) (*inventory.Inventory, error) {
 	within, _ := filepath.Glob(filepath.Join(name, "*.whl")) // what is no pattern is no folder of wheels
 	if len(within) > 0 || strings.HasSuffix(name, ".whl") {
 		what := "a wheel"
@@ -39,7 +67,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 			hint: "name the nodes, and the wheels after --wheel",
 		}
 	}
-	opt := inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurm.Inventory}
+	opt := inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurm.Inventory, User: unset.user, Python: unset.python}
 	inv, err := inventory.Open(ctx, name, opt)
 	if err != nil {
 		return nil, err

@@ -53,6 +53,7 @@ type launchFlags struct {
 	kind      launch.Launcher
 	inventory string
 	limit     string
+	unset     nodeDefaults
 	file      string
 	out       string
 	wheel     string
@@ -104,8 +105,9 @@ written to --output.`,
 	if launch.TakesInventory(kind.Kind) {
 		flags.StringVarP(&f.inventory, "inventory", "i", "", "`INVENTORY` Nodes of the job")
 		addLimitFlag(cmd, &f.limit)
-		inGroup(cmd, groupJob, "inventory", "limit")
-		flagsNeed(cmd, "inventory", "limit")
+		f.unset.addUserFlag(cmd)
+		inGroup(cmd, groupJob, "inventory", "limit", "user")
+		flagsNeed(cmd, "inventory", "limit", "user")
 	}
 	for _, k := range launch.Keys() {
 		if !k.For(kind.Kind) {
@@ -192,7 +194,7 @@ func runLaunch(ctx context.Context, a *app, f launchFlags) error {
 		}
 	}
 	if f.inventory != "" {
-		if inv, err = a.loadInventory(ctx, f.inventory, f.limit); err != nil {
+		if inv, err = a.loadInventory(ctx, f.inventory, f.limit, f.unset); err != nil {
 			return err
 		}
 		r.Hosts = inv.Hosts

@@ -58,7 +58,7 @@ func runNodes(ctx context.Context, a *app, name string, f nodesFlags) error {
 			return err
 		}
 	}
-	inv, err := a.loadInventory(ctx, name, f.limit)
+	inv, err := a.loadInventory(ctx, name, f.limit, nodeDefaults{})
 	if err != nil {
 		return err
 	}
