@@ -30,8 +30,9 @@ type checkFlags struct {
 func newCheckCommand(a *app) *cobra.Command {
 	var f checkFlags
 	cmd := &cobra.Command{
-		Use:   "check INVENTORY",
-		Short: "Check that a cluster is ready for a multi-node job",
+		Use:        "check INVENTORY",
+		SuggestFor: []string{"doctor", "preflight"},
+		Short:      "Check that a cluster is ready for a multi-node job",
 		Long: `Check that the nodes of an inventory are ready for a multi-node job.
 
 All nodes are probed in parallel: versions, environment variables, GPUs and

@@ -26,8 +26,9 @@ type deployFlags struct {
 func newDeployCommand(a *app) *cobra.Command {
 	var f deployFlags
 	cmd := &cobra.Command{
-		Use:   "deploy INVENTORY",
-		Short: "Install wheels on every node",
+		Use:        "deploy INVENTORY",
+		SuggestFor: []string{"install"},
+		Short:      "Install wheels on every node",
 		Long: `Install DeepSpeed wheels on every node of an inventory.
 
 All nodes are probed first; incompatible nodes are rejected before anything is

@@ -27,7 +27,7 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "r.json")
 	nodes := nodeFlags{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
 	err := reportOutcome(context.Background(), &app{stdout: &out}, nodes, r)
-	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "writing the report") {
+	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "cannot write the report") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
 	if !strings.Contains(out.String(), "0 of 1 nodes ok, 1 failed") {

@@ -28,8 +28,9 @@ type envDeployFlags struct {
 func newEnvDeployCommand(a *app) *cobra.Command {
 	var f envDeployFlags
 	cmd := &cobra.Command{
-		Use:   "deploy INVENTORY",
-		Short: "Install a locked environment on every node",
+		Use:        "deploy INVENTORY",
+		SuggestFor: []string{"install"},
+		Short:      "Install a locked environment on every node",
 		Long: `Install a locked environment on every node of an inventory.
 
 All files of the lockfile are collected first, and all nodes are probed; nodes

@@ -110,7 +110,7 @@ func TestSecondInterruptExits(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
-	if want := "warning: stopping (SIGINT); a second signal stops at once\n"; stderr.String() != want {
+	if want := "warning: stopping (SIGINT); a second signal stops immediately\n"; stderr.String() != want {
 		t.Errorf("stderr is %q", stderr.String())
 	}
 }

@@ -58,7 +58,7 @@ func (f *faultFleet) reportOnFullDisk(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || r.Summary.OK != 1 || f.has(t, 0) != 1 {
 		t.Errorf("%v\n%s", err, stdout)
 	}
-	if n := strings.Count(stderr.String(), "writing the report: "); n != 2 || !strings.Contains(stderr.String(), "no space left on device") {
+	if n := strings.Count(stderr.String(), "cannot write the report: "); n != 2 || !strings.Contains(stderr.String(), "no space left on device") {
 		t.Errorf("it says\n%s", stderr)
 	}
 	entries, err := os.ReadDir(dir)

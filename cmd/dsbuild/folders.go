@@ -40,7 +40,7 @@ func folderHint(err error) error {
 	}
 	for _, own := range []string{xdg.CacheHome, xdg.StateHome} {
 		if path.Path != "/" && (strings.HasPrefix(own+"/", path.Path+"/") || strings.HasPrefix(path.Path, own+"/")) {
-			return fault.WithHint(err, "set HOME to a folder that you can write, or set XDG_CACHE_HOME and XDG_STATE_HOME")
+			return fault.WithHint(err, "set HOME to a writable directory, or set XDG_CACHE_HOME and XDG_STATE_HOME")
 		}
 	}
 	return err

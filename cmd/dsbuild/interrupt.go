@@ -31,7 +31,7 @@ func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (c
 			if s == syscall.SIGTERM {
 				name = "SIGTERM"
 			}
-			reporter.Warn("stopping (%s); a second signal stops at once", name)
+			reporter.Warn("stopping (%s); a second signal stops immediately", name)
 		case <-done:
 			return
 		}

@@ -60,11 +60,11 @@ func (a *app) loadInventory(ctx context.Context, name, limit string, unset nodeD
 	if len(within) > 0 || strings.HasSuffix(name, ".whl") {
 		what := "a wheel"
 		if len(within) > 0 {
-			what = "a folder of wheels"
+			what = "a directory of wheels"
 		}
 		return nil, &usageError{
-			err:  fmt.Errorf("%s: %s, but this argument names the nodes", name, what),
-			hint: "name the nodes, and the wheels after --wheel",
+			err:  fmt.Errorf("%s is %s; want an inventory", name, what),
+			hint: "pass the inventory here, and the wheels with --wheel",
 		}
 	}
 	opt := inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurm.Inventory, User: unset.user, Python: unset.python}
@@ -104,7 +104,7 @@ func ansibleInventory() func(context.Context, string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		late := fmt.Errorf("no answer within %s", ui.Duration(ansibleTimeLimit))
+		late := fmt.Errorf("timed out after %s", ui.Duration(ansibleTimeLimit))
 		ctx, cancel := context.WithTimeoutCause(ctx, ansibleTimeLimit, late)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, program, "-i", path, "--list")
@@ -121,7 +121,7 @@ func ansibleInventory() func(context.Context, string) ([]byte, error) {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case answer.over:
-			return nil, fmt.Errorf("it prints more than %s", ui.Size(ansibleSizeLimit))
+			return nil, fmt.Errorf("output larger than %s", ui.Size(ansibleSizeLimit))
 		case err != nil && strings.TrimSpace(said.String()) != "":
 			return nil, errors.New(strings.TrimSpace(ui.Clean(said.String())))
 		}

@@ -13,12 +13,12 @@ import (
 func newManCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
-		Short:  "Write the manual pages of all commands into a folder",
+		Short:  "Write the manual pages of all commands to a directory",
 		Args:   cobra.ExactArgs(1),
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return fault.WithHint(err, "name a folder that dsbuild can create")
+				return fault.WithHint(err, "name a writable directory")
 			}
 			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
 			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}

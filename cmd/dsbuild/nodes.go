@@ -23,8 +23,9 @@ type nodesFlags struct {
 func newNodesCommand(a *app) *cobra.Command {
 	var f nodesFlags
 	cmd := &cobra.Command{
-		Use:   "nodes INVENTORY",
-		Short: "List the nodes of an inventory",
+		Use:        "nodes INVENTORY",
+		SuggestFor: []string{"list", "hosts"},
+		Short:      "List the nodes of an inventory",
 		Long: `List the nodes of an inventory with their connection settings. No node is
 contacted.
 

@@ -64,13 +64,13 @@ func writeReports(nodes nodeFlags, r nodeReport) error {
 		case ok:
 			err = page.Write(&text, full, about)
 		default:
-			err = fmt.Errorf("%s: this report is written as .json only", file)
+			err = fmt.Errorf("%s: this report can only be written as .json", file)
 		}
 		if err == nil {
 			err = atomicfile.Write(file, &text, 0o644)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("writing the report: %w", err))
+			errs = append(errs, fmt.Errorf("cannot write the report: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -18,8 +18,9 @@ type rollbackFlags struct {
 func newRollbackCommand(a *app) *cobra.Command {
 	var f rollbackFlags
 	cmd := &cobra.Command{
-		Use:   "rollback INVENTORY",
-		Short: "Restore the previously deployed version",
+		Use:        "rollback INVENTORY",
+		SuggestFor: []string{"undo", "revert"},
+		Short:      "Restore the previously deployed version",
 		Long: `Restore the DeepSpeed that each node had before the last deploy.
 
 Where there was none, DeepSpeed is removed. Each node keeps one previous

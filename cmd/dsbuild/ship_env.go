@@ -21,18 +21,18 @@ import (
 // and deploys it. A step that finds its result there already takes it.
 func runShipEnv(ctx context.Context, a *app, f shipFlags, network pipeline.Network, request wheel.Request) error {
 	if f.deploy.deps != deploy.DepsRefuse {
-		return usagef("--deps and --env exclude each other: an environment has all its packages")
+		return usagef("--deps cannot be used with --env: an environment has all its packages")
 	}
 	spec, err := environment.Read(f.env, a.stdin)
 	switch {
 	case err != nil:
 		return err
 	case spec.Build == nil:
-		err := usagef("%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(f.env))
+		err := usagef("%s does not describe a DeepSpeed to build", ui.Clean(f.env))
 		return fault.WithHint(err,
-			"give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
+			"set deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
 	case f.env == "-" && f.lock == "":
-		return usagef("--env - needs --lock: the lock of standard input has no name")
+		return usagef("--env - requires --lock")
 	}
 	f.lock = cmp.Or(f.lock, lockName(f.env))
 	f.request.source = cmp.Or(f.request.source, spec.Build.Version)
@@ -59,7 +59,7 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, network pipeline.Netwo
 		return err
 	}
 	if changed {
-		a.reporter.Note("%s: locked the environment %s", ui.Clean(f.lock), l.Name)
+		a.reporter.Note("%s: locked environment %s", ui.Clean(f.lock), l.Name)
 	}
 	return runEnvDeploy(ctx, a, envDeployFlags{
 		nodes: f.deploy.nodes, change: f.deploy.change, send: f.deploy.send, files: files,

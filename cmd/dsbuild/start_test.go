@@ -130,7 +130,7 @@ func TestMenuEnds(t *testing.T) {
 	m.ends(t, exitInterrupted)
 	m = startMenu(t)
 	m.answers(t, "Number: ", "1\n", "arguments: ", "\x04")
-	if said := m.ends(t, exitUsage); !strings.Contains(said, "dsbuild: Program and arguments: there is no answer\n") {
+	if said := m.ends(t, exitUsage); !strings.Contains(said, "dsbuild: Program and arguments: no answer\n") {
 		t.Errorf("on the screen:\n%s", said)
 	}
 }

@@ -58,7 +58,7 @@ func meantCommand(group *cobra.Command, word string) string {
 	}
 	switch word {
 	case "logs", "log":
-		return "read the logs in ~/.local/state/dsbuild/logs, or in the directory of --logs"
+		return "see the log files in ~/.local/state/dsbuild/logs, or in the directory of --logs"
 	case "plan", "preview":
 		return "did you mean 'dsbuild ship --dry-run'?"
 	}

@@ -23,8 +23,9 @@ const verifyTimeoutUsage = "`DURATION` Timeout per node (default 15m)"
 func newVerifyCommand(a *app) *cobra.Command {
 	var f verifyFlags
 	cmd := &cobra.Command{
-		Use:   "verify INVENTORY",
-		Short: "Report nodes that have drifted",
+		Use:        "verify INVENTORY",
+		SuggestFor: []string{"status", "diff"},
+		Short:      "Report nodes that have drifted",
 		Long: `Report nodes that have drifted from the others, and how they differ.
 
 All nodes should run the versions that most nodes run: DeepSpeed, torch, CUDA,

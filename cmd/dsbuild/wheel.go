@@ -34,8 +34,9 @@ type wheelFlags struct {
 func newWheelCommand(a *app) *cobra.Command {
 	var f wheelFlags
 	cmd := &cobra.Command{
-		Use:   "wheel",
-		Short: "Build a DeepSpeed wheel with its ops compiled",
+		Use:        "wheel",
+		SuggestFor: []string{"build", "compile"},
+		Short:      "Build a DeepSpeed wheel with its ops compiled",
 		Long: `Build a DeepSpeed wheel with its ops compiled, in a clean container on a Dagger
 engine or on this machine.
 
@@ -122,8 +123,8 @@ func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
 	case len(requests) < 2:
 		return f.buildOne(ctx, a, tools, plans, request)
 	case len(f.with) > 0 || f.bundle:
-		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: " +
-			"give --machine")
+		return usagef("--with and --bundle require a single wheel, but these GPUs have different CPU architectures: " +
+			"set --machine")
 	}
 	var planned []*pipeline.Plan
 	for _, r := range requests {
@@ -152,8 +153,8 @@ func (f wheelFlags) buildOne(
 		return err
 	}
 	if _, _, python := plan.Toolchain().Serves(); house != nil && python != plan.Toolchain().Python {
-		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: "+
-			"dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain().Python, python)
+		a.reporter.Note("the wheelhouse is for Python %s only, the wheel for Python %s; "+
+			"dsbuild ship --deps bundle makes a wheelhouse for each Python on the nodes", plan.Toolchain().Python, python)
 	}
 	if f.dryRun {
 		return f.printDryRun(ctx, a, plan, house)
@@ -241,7 +242,7 @@ func (f wheelFlags) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan
 	case a.show.Verbose:
 		return house.PrintSteps(a.stdout)
 	}
-	with := "the companions"
+	with := "the extra wheels"
 	if f.bundle {
 		with = "the packages that DeepSpeed requires"
 	}
@@ -249,7 +250,7 @@ func (f wheelFlags) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan
 	return err
 }
 
-// printPlan prints a plan for people: in short, or whole with --verbose.
+// printPlan prints a summary of a plan, or all of it with --verbose.
 func (f wheelFlags) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) error {
 	if a.show.Verbose {
 		return plan.Print(a.stdout)
@@ -259,11 +260,11 @@ func (f wheelFlags) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) 
 	case plan.Base.Host:
 		builder = "this machine, without a container"
 	case f.build.engine != "":
-		builder = "the engine " + f.build.engine
+		builder = "Dagger engine " + f.build.engine
 	case f.build.builder == planner.Dagger:
-		builder = "a Dagger engine, which is searched for"
+		builder = "a Dagger engine"
 	default:
-		builder = "a Dagger engine if one is found, else this machine (--builder host shows that plan)"
+		builder = "a Dagger engine if available, else this machine (see the plan with --builder host)"
 	}
 	_, stored, err := pipeline.DefaultStore().Find(ctx, plan.Digest)
 	if err != nil {
@@ -276,7 +277,7 @@ func (f wheelFlags) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) 
 func printWheel(a *app, w wheel.Artifact) error {
 	cached := ""
 	if w.Cached {
-		cached = ", from the store"
+		cached = ", cached"
 	}
 	m := w.Manifest
 	holds := "no device code"
@@ -285,7 +286,7 @@ func printWheel(a *app, w wheel.Artifact) error {
 	}
 	torch := m.Torch
 	if m.TorchABI != nil {
-		torch += " and newer"
+		torch += " or newer"
 	}
 	took := ui.Duration(time.Duration(w.Seconds * float64(time.Second)))
 	_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n"+
@@ -308,7 +309,7 @@ func printWheelhouse(a *app, dir string, b *wheel.Bundle) error {
 	}
 	_, err := fmt.Fprintf(a.stdout, "%s\n  %d wheels for Python %s, %s\n",
 		relativePath(filepath.Join(dir, wheel.WheelhouseDir)), len(b.Wheels), b.Python, ui.Size(size))
-	for _, l := range [][2]string{{wheel.Companion, "companions"}, {wheel.Dependency, "dependencies"}} {
+	for _, l := range [][2]string{{wheel.Companion, "extra wheels"}, {wheel.Dependency, "dependencies"}} {
 		if err == nil && len(lists[l[0]]) > 0 {
 			_, err = fmt.Fprintf(a.stdout, "  %s %s\n", l[1], strings.Join(lists[l[0]], ", "))
 		}

@@ -18,7 +18,7 @@ import (
 // are asked, and stay as they are.
 func runWheelFor(ctx context.Context, a *app, f wheelFlags, network pipeline.Network, request wheel.Request) error {
 	if len(f.with) > 0 || f.bundle {
-		return usagef("--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
+		return usagef("--with and --bundle cannot be used with --for: a wheelhouse is for one Python and one torch")
 	}
 	nodes, err := f.nodes.options(ctx, a)
 	if err != nil {

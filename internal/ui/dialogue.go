@@ -20,7 +20,7 @@ type Dialogue struct {
 }
 
 // ErrNoAnswer means that the input ended before an answer to the question.
-var ErrNoAnswer = errors.New("there is no answer")
+var ErrNoAnswer = errors.New("no answer")
 
 // NewDialogue asks on out and reads from in.
 func NewDialogue(in io.Reader, out io.Writer) *Dialogue {

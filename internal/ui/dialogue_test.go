@@ -21,7 +21,7 @@ func TestDialogueWithPreparedAnswers(t *testing.T) {
 			t.Errorf("%q, %v; want %q", got, err, want)
 		}
 	}
-	if _, err := d.Ask(t.Context(), "last", "", taken); !errors.Is(err, ui.ErrNoAnswer) || err.Error() != "last: there is no answer" {
+	if _, err := d.Ask(t.Context(), "last", "", taken); !errors.Is(err, ui.ErrNoAnswer) || err.Error() != "last: no answer" {
 		t.Error(err)
 	}
 	if out.String() != "q [one]: \nq [one]: two\nq [one]: three\nlast: \n" {

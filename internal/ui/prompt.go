@@ -66,7 +66,7 @@ func (p *Prompt) Close() {
 }
 
 // errClosed is the error of a question after Close.
-var errClosed = errors.New("dsbuild is ending")
+var errClosed = errors.New("dsbuild is stopping")
 
 // Ask shows a question, whose last line is the prompt, and returns the typed line. Without echo
 // the terminal hides the typed text. Ask ends with ctx.
@@ -102,7 +102,7 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 	}
 	restore, err := p.tty.prepareQuestion(echo)
 	if err != nil {
-		return "", fmt.Errorf("the terminal: %w", err)
+		return "", fmt.Errorf("terminal: %w", err)
 	}
 	defer restore()
 	fmt.Fprint(p.tty, question)
@@ -113,7 +113,7 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 			fmt.Fprintln(p.tty)
 		}
 		if errors.Is(l.err, io.EOF) {
-			l.err = errors.New("nobody answered at the terminal")
+			l.err = errors.New("no answer at the terminal")
 		}
 		return strings.TrimRight(l.text, "\r\n"), l.err
 	case <-p.closed:
@@ -144,7 +144,7 @@ func (p *Prompt) askProgram(ctx context.Context, question string) (string, error
 		return "", ctx.Err()
 	}
 	if err != nil {
-		return "", fmt.Errorf("nobody answered %s: %w", p.askpass, err)
+		return "", fmt.Errorf("no answer from %s: %w", p.askpass, err)
 	}
 	first, _, _ := strings.Cut(string(out), "\n")
 	return strings.TrimRight(first, "\r"), nil

@@ -271,7 +271,7 @@ func TestPromptWithoutATerminal(t *testing.T) {
 	if got := run(asks, "SSH_ASKPASS_REQUIRE=never"); got != "nobody\n" {
 		t.Errorf("got %q", got)
 	}
-	if got := run("SSH_ASKPASS=" + script(t, "exit 1")); !strings.Contains(got, "nobody answered") {
+	if got := run("SSH_ASKPASS=" + script(t, "exit 1")); !strings.Contains(got, "no answer from") {
 		t.Errorf("got %q", got)
 	}
 }
