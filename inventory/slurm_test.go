@@ -26,7 +26,7 @@ func partitions(_ context.Context, partition string) ([]inventory.SlurmNode, err
 	case "odd":
 		return []inventory.SlurmNode{{Name: "-rf"}}, nil
 	}
-	return nil, fault.WithHint(errors.New("Slurm has no nodes in partition "+partition), "ask sinfo") //nolint:staticcheck // a name
+	return nil, fault.WithHint(errors.New("no nodes in Slurm partition "+partition), "ask sinfo")
 }
 
 // The nodes of a partition, with the groups that --limit can name.
@@ -55,7 +55,7 @@ func TestSlurmPartition(t *testing.T) {
 func TestSlurmPartitionMistakes(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"slurm:nope": "slurm:nope: cannot read the inventory: Slurm has no nodes in partition nope",
+		"slurm:nope": "slurm:nope: cannot read the inventory: no nodes in Slurm partition nope",
 		"slurm:odd":  `slurm:odd: invalid name "-rf"`,
 	} {
 		_, err := inventory.Open(t.Context(), name, inventory.Options{Slurm: partitions})

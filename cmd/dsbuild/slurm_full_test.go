@@ -269,7 +269,7 @@ func TestFullSlurmBusyAndDrained(t *testing.T) {
 	control("update", "NodeName=node04", "State=DRAIN", "Reason=bad disk")
 	r, _ := f.report(t, 3, "deploy", f.inventory, "--wheel", f.wheels[0].path, "--slurm-wait", "5s")
 	for i, n := range r.Nodes {
-		want := []string{"", "not free within 5.0s", "", "drained: bad disk"}[i/2]
+		want := []string{"", "allocation timed out after 5.0s", "", "drained: bad disk"}[i/2]
 		if status := map[bool]report.Status{true: report.OK, false: report.Unreachable}[want == ""]; n.Status != status || n.Error != want || want != "" && n.Step != "connect" {
 			t.Errorf("%s is %s at %s: %s", n.Name, n.Status, n.Step, n.Error)
 		}

@@ -17,7 +17,7 @@ func TestNoSlurmHere(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
-		if code != exitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), "this machine has no sinfo") || !strings.Contains(stderr.String(), "hint: run this on a login node") {
+		if code != exitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), "sinfo not found on PATH") || !strings.Contains(stderr.String(), "hint: run dsbuild on a login node") {
 			t.Errorf("%q: exit %d\n%s%s", args, code, &stdout, &stderr)
 		}
 	}

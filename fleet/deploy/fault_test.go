@@ -397,7 +397,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 		t.Errorf("%+v, %v", r.Summary, r.Err())
 	}
 	for _, n := range r.Nodes[1:] {
-		if !strings.Contains(n.Error, "too many nodes failed before") {
+		if !strings.Contains(n.Error, "too many failed nodes") {
 			t.Errorf("%s: skipped without a reason: %+v", n.Name, n)
 		}
 	}
@@ -405,7 +405,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 	opt.Hosts[0].Port = 1
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes[1:] {
-		if n.Status != report.Skipped || !strings.Contains(n.Error, "too many nodes failed before") {
+		if n.Status != report.Skipped || !strings.Contains(n.Error, "too many failed nodes") {
 			t.Errorf("%+v", n)
 		}
 	}

@@ -49,7 +49,7 @@ func (r *Relay) openPeer(ctx context.Context, n *fleet.Node, python string) (*pe
 	}
 	err = st.session.Call(ctx, order, &got)
 	if err == nil && (got.Port < 1 || got.Port > 65535) {
-		err = fmt.Errorf("its port %d is none", got.Port)
+		err = fmt.Errorf("invalid port %d", got.Port)
 	}
 	if err != nil {
 		st.session.End()

@@ -139,7 +139,7 @@ func (r *Relay) Deliver(
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n.Note("it cannot pass files on (%v): dsbuild sends to it directly", err)
+		n.Note("cannot relay files (%v); sending the file directly", err)
 		return send(ctx)
 	}
 	for {
@@ -172,7 +172,7 @@ func (r *Relay) Deliver(
 		s.plan()
 		name := parent.peer.node.Host.Name
 		s.relay.mu.Unlock()
-		t.peer.node.Note("%s does not send it the file (%s): dsbuild chooses another source", name, got.Why)
+		t.peer.node.Note("transfer from %s failed (%s); trying another source", name, got.Why)
 	}
 }
 

@@ -39,11 +39,11 @@ func (s *swarm) watch() {
 		usual = s.usualGain(seen, usual)
 		change := s.findSlow(seen, usual)
 		s.relay.mu.Unlock()
-		s.stopFetches(change, "it sends too slowly")
+		s.stopFetches(change, "too slow")
 	}
 }
 
-// stopFetches ends the fetches of nodes that need another source, and tells them why.
+// stopFetches ends the fetches of nodes that need another source, with a reason for their notes.
 func (s *swarm) stopFetches(all []*download, why string) {
 	for _, t := range all {
 		ctx, cancel := context.WithTimeout(context.Background(), quiet)

@@ -120,7 +120,7 @@ func (s *swarm) skip(at int) {
 func (s *swarm) lose(t *download) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
-	go s.stopFetches(s.childrenOf(t), "it did not get the file itself")
+	go s.stopFetches(s.childrenOf(t), "source gave up its own download")
 	t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
 	s.plan()
 }

@@ -45,8 +45,8 @@ func TestCausesAreFew(t *testing.T) {
 	nodes := append(unwell(200),
 		report.Node{Name: "cpu1", Status: report.OK},
 		report.Node{Name: "cpu2", Status: report.Failed, Step: "verify", Error: "pip exited with status 1: ERROR: [Errno 5] x"},
-		report.Node{Name: "cpu3", Status: report.Skipped, Step: "fit", Error: "not started: too many nodes failed before"},
-		report.Node{Name: "cpu4", Status: report.Skipped, Error: "not started: too many nodes failed before"},
+		report.Node{Name: "cpu3", Status: report.Skipped, Step: "fit", Error: "skipped: too many failed nodes"},
+		report.Node{Name: "cpu4", Status: report.Skipped, Error: "skipped: too many failed nodes"},
 		report.Node{Name: "cpu5", Status: report.Differs, Step: "verify", Error: "torch 2.14.0; no einops", Differs: []string{"torch 2.14.0", "no einops"}},
 	)
 	causes := report.Causes(nodes)

@@ -19,7 +19,7 @@ const DefaultForks = 32
 
 // ErrStopped is the error of an item that was never started because Options.StopWhen had returned
 // true.
-var ErrStopped = errors.New("not started: too many nodes failed before")
+var ErrStopped = errors.New("skipped: too many failed nodes")
 
 // errGoexit is the error of an item whose do ended its own goroutine with runtime.Goexit. This is
 // neither a panic nor a return, and must not count as a success.

@@ -94,7 +94,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // send sends a request once.
 func (t *Transport) send(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "http" && req.URL.Scheme != "https" {
-		return nil, closeBody(req, Permanent(fmt.Errorf("%s is no address of a server", Redact(req.URL))))
+		return nil, closeBody(req, Permanent(fmt.Errorf("unsupported URL %s", Redact(req.URL))))
 	}
 	req, err := guardRedirect(req)
 	if err == nil {
@@ -140,7 +140,7 @@ func guardRedirect(req *http.Request) (*http.Request, error) {
 		return req, nil
 	}
 	if first.URL.Scheme == "https" && req.URL.Scheme != "https" {
-		return req, Permanent(fmt.Errorf("redirected to %s, which is not encrypted", Redact(req.URL)))
+		return req, Permanent(fmt.Errorf("insecure redirect to %s", Redact(req.URL)))
 	}
 	req = req.Clone(req.Context())
 	for name := range req.Header {
@@ -163,11 +163,11 @@ func (t *Transport) awaitTurn(req *http.Request) error {
 		return nil
 	}
 	if wait > longestWait {
-		err := fmt.Errorf("%s asks to wait %s before the next request", host, wait.Round(time.Second))
-		return Permanent(fault.WithHint(err, "run the same command again later"))
+		err := fmt.Errorf("%s requested a wait of %s (Retry-After)", host, wait.Round(time.Second))
+		return Permanent(fault.WithHint(err, "rerun the command later"))
 	}
 	if wait > noteworthyWait {
-		t.warn("%s asks to wait %s", host, wait.Round(time.Second))
+		t.warn("waiting %s, as requested by %s (Retry-After)", wait.Round(time.Second), host)
 	}
 	if err := t.Pause(req.Context(), wait); err != nil {
 		return err

@@ -16,12 +16,12 @@ type silenceError struct {
 }
 
 func (e *silenceError) Error() string {
-	return fmt.Sprintf("%s has been silent for %s", e.host, e.limit)
+	return fmt.Sprintf("no data from %s for %s", e.host, e.limit)
 }
 
 // Hint suggests the next step.
 func (e *silenceError) Hint() string {
-	return "check the server, and the proxy and firewall before it; then run the same command again"
+	return "check the server, its proxy and firewall, then rerun the command"
 }
 
 // watch ends a request when no byte moves for a time.

@@ -40,7 +40,7 @@ func (t *Transport) Try(ctx context.Context, do func(ctx context.Context, attemp
 			return err
 		}
 		if silent > 0 {
-			t.warn("%v; dsbuild tries once more", quiet)
+			t.warn("%v; retrying", quiet)
 		}
 		wait := firstWait << attempt
 		if err := t.Pause(ctx, wait/2+rand.N(wait)); err != nil {
@@ -92,19 +92,19 @@ type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }
 
-// Permanent tells Try that another attempt would not help.
+// Permanent marks an error that Try does not retry.
 func Permanent(err error) error { return &permanentError{err} }
 
-// StatusError is an answer of a server that is no success.
+// StatusError is an unsuccessful response of a server.
 type StatusError struct {
-	Where  string // the address, without its login
+	Where  string // the URL, without its credentials
 	Status string // such as 404 Not Found
 	Code   int
-	Detail string // what the server says more; ""
+	Detail string // the server's explanation; optional
 }
 
 func (e *StatusError) Error() string {
-	text := e.Where + ": it answers " + e.Status
+	text := e.Where + ": server returned " + e.Status
 	if e.Detail != "" {
 		text += ": " + e.Detail
 	}

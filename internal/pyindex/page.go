@@ -55,7 +55,7 @@ func readHTML(text []byte) ([]link, error) {
 		kind := tokens.Next()
 		if kind == html.ErrorToken {
 			if err := tokens.Err(); !errors.Is(err, io.EOF) {
-				return nil, fmt.Errorf("its HTML cannot be read: %w", err)
+				return nil, fmt.Errorf("invalid HTML: %w", err)
 			}
 			return links, nil
 		}

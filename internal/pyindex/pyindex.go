@@ -23,7 +23,7 @@ import (
 const maxPage = 32 << 20
 
 // ErrNoProject is the answer of an index that has no such project.
-var ErrNoProject = errors.New("it has no such project")
+var ErrNoProject = errors.New("project not found")
 
 // File is one distribution that an index lists.
 type File struct {
@@ -109,7 +109,7 @@ func read(contentType string, text []byte) ([]link, error) {
 	kind, _, err := mime.ParseMediaType(contentType)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("its answer has no valid Content-Type: %w", err)
+		return nil, fmt.Errorf("invalid Content-Type: %w", err)
 	case kind == jsonType:
 		// Read a page of PEP 691.
 		var doc struct {
@@ -125,11 +125,10 @@ func read(contentType string, text []byte) ([]link, error) {
 			} `json:"files"`
 		}
 		if err := json.Unmarshal(text, &doc); err != nil {
-			return nil, fmt.Errorf("its JSON cannot be read: %w", err)
+			return nil, fmt.Errorf("invalid JSON: %w", err)
 		}
 		if !strings.HasPrefix(doc.Meta.Version, "1.") {
-			return nil, fmt.Errorf("its page has version %.20q of the index format, but dsbuild reads only version 1",
-				doc.Meta.Version)
+			return nil, fmt.Errorf("unsupported index format version %.20q: want version 1", doc.Meta.Version)
 		}
 		links := make([]link, 0, len(doc.Files))
 		for _, f := range doc.Files {
@@ -139,7 +138,7 @@ func read(contentType string, text []byte) ([]link, error) {
 	case kind == htmlType || kind == "text/html":
 		return readHTML(text)
 	}
-	return nil, fmt.Errorf("its answer has the type %.60q: not the page of a project", kind)
+	return nil, fmt.Errorf("unexpected Content-Type %.60q for a project page", kind)
 }
 
 // Download calls use with the bytes of the file; again, from their start, if the connection breaks.
@@ -160,7 +159,7 @@ func (c *Client) Download(ctx context.Context, f File, use func(io.Reader) error
 func (c *Client) do(ctx context.Context, address, accept string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, errors.New("its address is not a URL")
+		return nil, errors.New("invalid URL")
 	}
 	req.Header.Set("Accept", accept)
 	where := httpclient.Redact(req.URL)
@@ -190,7 +189,7 @@ func (c *Client) get(
 		defer res.Body.Close()
 		text, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
 		if err == nil && int64(len(text)) > limit {
-			err = fmt.Errorf("its answer is larger than %d MiB", limit>>20)
+			err = fmt.Errorf("response larger than %d MiB", limit>>20)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", httpclient.Redact(res.Request.URL), err)

@@ -120,16 +120,16 @@ func TestBadAnswers(t *testing.T) {
 		handler http.HandlerFunc
 		want    string
 	}{
-		"no such project": {http.NotFound, "it has no such project"},
+		"no such project": {http.NotFound, "project not found"},
 		"a login page":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "401 Unauthorized"},
 		"a fault":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "502 Bad Gateway"},
-		"no kind":         {answer("", "hello"), "has no valid Content-Type"},
+		"no kind":         {answer("", "hello"), "invalid Content-Type"},
 		"another kind":    {answer("application/pdf", "%PDF"), `"application/pdf"`},
-		"cut JSON":        {answer(jsonType, jsonPage[:200]), "its JSON cannot be read"},
-		"other JSON":      {answer(jsonType, `{"files": 7}`), "its JSON cannot be read"},
+		"cut JSON":        {answer(jsonType, jsonPage[:200]), "invalid JSON"},
+		"other JSON":      {answer(jsonType, `{"files": 7}`), "invalid JSON"},
 		"JSON to come":    {answer(jsonType, `{"meta": {"api-version": "2.0"}, "files": []}`), `version "2.0"`},
 		"a huge page":     {huge, "larger than 32 MiB"},
-		"a huge tag":      {answer("text/html", "<a href='"+strings.Repeat("x", 2<<20)), "its HTML cannot be read"},
+		"a huge tag":      {answer("text/html", "<a href='"+strings.Repeat("x", 2<<20)), "invalid HTML"},
 		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "{")
@@ -157,7 +157,7 @@ func TestRedirects(t *testing.T) {
 	plain := serve(t, answer("text/html", htmlPage))
 	server := httptest.NewTLSServer(http.RedirectHandler(plain+"/torch/", http.StatusFound))
 	t.Cleanup(server.Close)
-	if _, err := pyindex.New(atOnce(server.Client().Transport)).Files(t.Context(), server.URL, "torch"); err == nil || !strings.Contains(err.Error(), "not encrypted") {
+	if _, err := pyindex.New(atOnce(server.Client().Transport)).Files(t.Context(), server.URL, "torch"); err == nil || !strings.Contains(err.Error(), "insecure redirect to http://") {
 		t.Error(err)
 	}
 	told := "nothing"

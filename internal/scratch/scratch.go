@@ -50,7 +50,7 @@ func New(parent string) (*Dir, error) {
 	// On a file system without locks, no other process takes the directory for abandoned.
 	held := lockOf(path)
 	if ok, err := held.TryLock(); !ok && err == nil {
-		return nil, errors.New("lock " + path + ": another process holds it")
+		return nil, errors.New("lock " + path + ": held by another process")
 	}
 	return &Dir{path, held}, nil
 }

@@ -33,7 +33,7 @@ func (d *Dialer) obtain(names []string) {
 	}
 	parts, unknown := d.byPartition(names, listed)
 	d.refuse(unknown, func(string) error {
-		return unreachable(errors.New("Slurm no longer knows it")) //nolint:staticcheck // a name
+		return unreachable(errors.New("no longer known to Slurm"))
 	})
 	var all sync.WaitGroup
 	for _, part := range parts {
@@ -48,7 +48,7 @@ func (d *Dialer) obtain(names []string) {
 }
 
 // errNotInTime ends the wait for busy nodes.
-var errNotInTime = errors.New("not allocated in time")
+var errNotInTime = errors.New("allocation timed out")
 
 // pauseBetween is the least time between two job requests. The nodes of a large job become free one
 // by one when it ends, and the pause lets one request get several of them.
@@ -80,16 +80,16 @@ func (d *Dialer) turnDown(err error) error {
 	says := ""
 	var late *notInTime
 	if errors.As(err, &late) && !slices.Contains([]string{"", "Resources", "Priority"}, late.reason) {
-		says = " (Slurm says " + late.reason + ")"
+		says = " (Slurm reason: " + late.reason + ")"
 	}
-	return fault.WithHint(unreachable(fmt.Errorf("not free within %s%s", ui.Duration(d.opt.Wait), says)),
-		"squeue --nodelist=NODE names its jobs. "+
-			"Run again later: dsbuild skips nodes that are done; --slurm-wait 1h waits longer")
+	return fault.WithHint(unreachable(fmt.Errorf("%w after %s%s", errNotInTime, ui.Duration(d.opt.Wait), says)),
+		"check the node's jobs (squeue --nodelist=NODE) and rerun later, which skips finished nodes; "+
+			"or wait longer: --slurm-wait 1h")
 }
 
 // downError returns the error of a node on which Slurm starts no job.
 func downError(name, why string) error {
-	return fault.WithHint(unreachable(errors.New(why)), "Slurm starts no job there: see scontrol show node %s", name)
+	return fault.WithHint(unreachable(errors.New(why)), "Slurm starts no jobs on this node; check its state: scontrol show node %s", name)
 }
 
 // unreachable marks err as an error of a node that dsbuild cannot reach.
@@ -251,7 +251,7 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	names, err := inventory.Expand(list)
 	if err != nil {
 		s.end()
-		return nil, fmt.Errorf("dsbuild does not understand the nodes %[2]q of job %[1]s: %[3]w", id, list, err)
+		return nil, fmt.Errorf("unexpected node list %[2]q of job %[1]s: %[3]w", id, list, err)
 	}
 	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{})}
 	d.pending.Go(func() {
@@ -264,11 +264,11 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	return a, nil
 }
 
-// noteEnd finds out why Slurm ended a job, and stops all further requests. Somebody may have cancelled
+// noteEnd finds out why Slurm ended a job, and stops all further requests. A user may have cancelled
 // the job for a reason, and a time limit that was too short for this job is too short for the next
-// one.
+// job.
 func (d *Dialer) noteEnd(a *allocation) {
-	a.why = "Slurm has ended it"
+	a.why = "ended by Slurm"
 	for range 30 { // Slurm gives no reason while the job is completing
 		state, _, err := stateOf(d.life, a.job)
 		if err == nil && state == "COMPLETING" {
@@ -278,13 +278,13 @@ func (d *Dialer) noteEnd(a *allocation) {
 		switch {
 		case err != nil || state == "":
 		case state == "CANCELLED":
-			a.why = "somebody cancelled it"
+			a.why = "cancelled"
 		case state == "TIMEOUT":
-			a.why = "its time limit ended (raise it with --time)"
+			a.why = "time limit reached (raise it with --time)"
 		case state == "RUNNING":
 			a.why = "salloc was killed"
 		default:
-			a.why = "Slurm says " + state
+			a.why = "state " + state
 		}
 		break
 	}
@@ -312,6 +312,6 @@ func closed(c <-chan struct{}) bool {
 
 // lost returns the error of an operation during which the job ended.
 func (a *allocation) lost(when string) error {
-	return fault.WithHint(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why),
-		"it is safe to run the same command again")
+	return fault.WithHint(fmt.Errorf("%w %s: Slurm job %s has ended: %s", remote.ErrLost, when, a.job, a.why),
+		"rerun the command, which is safe")
 }

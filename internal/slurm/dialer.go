@@ -88,7 +88,7 @@ func New(ctx context.Context, opt Options) (*Dialer, error) {
 // Dial implements remote.Dialer. It returns once Slurm has allocated the node.
 func (d *Dialer) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 	if _, known := d.places[t.Node]; !known {
-		return nil, fmt.Errorf("%q is not one of the nodes that dsbuild requested from Slurm", t.Node)
+		return nil, fmt.Errorf("node %q was not requested from Slurm", t.Node)
 	}
 	_, done, err := d.lease(ctx, t.Node, true)
 	if err != nil {
@@ -126,17 +126,17 @@ func (d *Dialer) Close() error {
 	return nil
 }
 
-var errClosed = fmt.Errorf("%w: it was closed here", remote.ErrLost)
+var errClosed = fmt.Errorf("%w: closed by dsbuild", remote.ErrLost)
 
 // lease returns the allocation of a node for a program to run in. The caller calls done when the
-// program has ended. If the node has no allocation, lease asks Slurm for one. If Slurm has ended
-// the allocation, lease returns an error, or with anew asks for another one.
-func (d *Dialer) lease(ctx context.Context, name string, anew bool) (a *allocation, done func(), err error) {
+// program has ended. If the node has no allocation, lease requests one. If Slurm has ended the
+// allocation, lease returns an error, or, if renew is set, requests a new allocation.
+func (d *Dialer) lease(ctx context.Context, name string, renew bool) (a *allocation, done func(), err error) {
 	for {
 		d.mu.Lock()
 		p := d.places[name]
 		a := p.alloc
-		if a != nil && a.over() && anew {
+		if a != nil && a.over() && renew {
 			a, p.alloc = nil, nil
 		}
 		switch {
@@ -210,7 +210,7 @@ func (d *Dialer) giveBack() {
 	}
 	d.mu.Unlock()
 	if !closing && len(names) > 0 {
-		d.opt.Report.Note("dsbuild gave %s back to Slurm until it needs them again", ui.FoldNames(names))
+		d.opt.Report.Note("released %s to Slurm until needed again", ui.FoldNames(names))
 	}
 	var all sync.WaitGroup
 	for _, a := range held {
@@ -243,7 +243,7 @@ func (d *Dialer) grant(a *allocation) {
 		return
 	}
 	defer d.mu.Unlock()
-	d.opt.Report.Note("Slurm job %s has %s", a.job, ui.FoldNames(a.nodes))
+	d.opt.Report.Note("allocated %s in Slurm job %s", ui.FoldNames(a.nodes), a.job)
 	d.held = append(d.held, a)
 	for _, name := range a.nodes {
 		if p := d.places[name]; p != nil && p.asked != nil {

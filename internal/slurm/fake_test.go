@@ -66,20 +66,20 @@ func TestSettingsAreChecked(t *testing.T) {
 		text, hint string
 	}{
 		"fine":              {[]string{"gpu01", "cpu01"}, "", lines(twoPartitions), "", "", ""},
-		"unknown node":      {[]string{"gpu01", "gpu07", "gpu08"}, "", lines(twoPartitions), "", "Slurm knows no node gpu[07-08]", "'sinfo --Node' lists them"},
-		"no such partition": {[]string{"gpu01"}, "big", "case \"$*\" in *big*) ;; *) " + lines(twoPartitions) + "\nesac", "", "Slurm has no nodes in partition big", "'sinfo' lists the partitions"},
+		"unknown node":      {[]string{"gpu01", "gpu07", "gpu08"}, "", lines(twoPartitions), "", "gpu[07-08]: unknown to Slurm", "list them: sinfo --Node"},
+		"no such partition": {[]string{"gpu01"}, "big", "case \"$*\" in *big*) ;; *) " + lines(twoPartitions) + "\nesac", "", "no nodes in Slurm partition big", "list the partitions: sinfo"},
 		"another partition": {
 			[]string{"gpu01"},
 			"cpu", "case \"$*\" in *partition=cpu*) " + lines("cpu01|cpu|up|idle|(null)|(null)|1|none") + "\n;; *) " + lines(twoPartitions) + "\nesac", "",
-			"gpu01: not in partition cpu", "without --partition",
+			"gpu01: not in partition cpu", "omit --partition",
 		},
 		"unknown in a partition": {
-			[]string{"gpu09"}, "cpu", lines(twoPartitions), "", "Slurm knows no node gpu09", "NodeName",
+			[]string{"gpu09"}, "cpu", lines(twoPartitions), "", "gpu09: unknown to Slurm", "NodeName",
 		},
-		"refused":     {[]string{"gpu01"}, "", lines(twoPartitions), "echo 'sbatch: error: Invalid account' >&2; exit 1", "Slurm refused a job for these nodes: sbatch: error: Invalid account", "sacctmgr"},
-		"no answer":   {[]string{"gpu01"}, "", "echo 'slurm_load_node: Unable to contact\x1b[2J slurm controller' >&2; exit 1", "", "asking Slurm for its nodes: slurm_load_node: Unable to contact slurm controller", ""},
-		"odd answer":  {[]string{"gpu01"}, "", "echo hello", "", `dsbuild does not understand the output of sinfo: "hello"`, ""},
-		"only a word": {[]string{"gpu01"}, "", "echo 'sinfo: error: no such partition' >&2", "", "asking Slurm for its nodes: sinfo: error: no such partition", ""},
+		"refused":     {[]string{"gpu01"}, "", lines(twoPartitions), "echo 'sbatch: error: Invalid account' >&2; exit 1", "job rejected by Slurm: sbatch: error: Invalid account", "sacctmgr"},
+		"no answer":   {[]string{"gpu01"}, "", "echo 'slurm_load_node: Unable to contact\x1b[2J slurm controller' >&2; exit 1", "", "listing Slurm's nodes: slurm_load_node: Unable to contact slurm controller", ""},
+		"odd answer":  {[]string{"gpu01"}, "", "echo hello", "", `unexpected output of sinfo: "hello"`, ""},
+		"only a word": {[]string{"gpu01"}, "", "echo 'sinfo: error: no such partition' >&2", "", "listing Slurm's nodes: sinfo: error: no such partition", ""},
 	} {
 		dir := fakePrograms(t, map[string]string{"sinfo": c.sinfo, "sbatch": c.sbatch})
 		d, err := New(t.Context(), Options{Nodes: c.nodes, Partition: c.partition, Account: "team", Time: "10", More: []string{"--gres=gpu:1"}})
@@ -101,7 +101,7 @@ func TestSettingsAreChecked(t *testing.T) {
 			t.Errorf("%s: %v, code %d, hint %q", name, err, fault.ExitCode(err), fault.Hint(err))
 		}
 	}
-	if err := NoNodes(""); err.Error() != "Slurm has no default partition" || fault.ExitCode(err) != 2 {
+	if err := NoNodes(""); err.Error() != "no default partition in Slurm" || fault.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 }
@@ -120,7 +120,7 @@ func TestStateOfJob(t *testing.T) {
 // context is told as such.
 func TestProgramFailures(t *testing.T) {
 	fakePrograms(t, map[string]string{"quiet": "exit 3", "loud": "echo out; echo 'x\x1b[31my' >&2; exit 1", "long": "head -c 100000 /dev/zero | tr '\\0' a; exit 1", "slow": "exec sleep 60"})
-	for name, want := range map[string]string{"quiet": "quiet: exit status 3", "loud": "xy\nout", "missing-program": "this machine has no missing-program"} {
+	for name, want := range map[string]string{"quiet": "quiet: exit status 3", "loud": "xy\nout", "missing-program": "missing-program not found on PATH"} {
 		_, _, err := Program{Name: name}.Output(t.Context())
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v", name, err)
@@ -189,11 +189,11 @@ func TestVerdictOfStep(t *testing.T) {
 	}{
 		"well":          {mark + " 0\n", "", nil, "", "", ""},
 		"status":        {mark + " 7\n", "", errors.New("exit status 7"), "", (&remote.ExitError{Code: 7}).Error(), ""},
-		"out of memory": {mark + " 137\nslurmstepd: error: Detected 1 oom_kill event", "", nil, "", (&remote.ExitError{Code: 137}).Error() + ": it needed more memory than the job has", "--salloc=--mem=8G"},
-		"node failed":   {"", "srun: error: Node failure on gpu01", errors.New("exit status 1"), "", "while running a command: Slurm says that the node failed", "scontrol show node gpu01"},
-		"srun's words":  {"", "srun: error: first\nsrun: error: Unable to confirm allocation", errors.New("exit status 1"), "", "srun says: Unable to confirm allocation", "safe to run the same command again"},
+		"out of memory": {mark + " 137\nslurmstepd: error: Detected 1 oom_kill event", "", nil, "", (&remote.ExitError{Code: 137}).Error() + ": memory limit of the job exceeded", "--salloc=--mem=8G"},
+		"node failed":   {"", "srun: error: Node failure on gpu01", errors.New("exit status 1"), "", "while running a command: node failure reported by Slurm", "scontrol show node gpu01"},
+		"srun's words":  {"", "srun: error: first\nsrun: error: Unable to confirm allocation", errors.New("exit status 1"), "", "srun: Unable to confirm allocation", "rerun the command, which is safe"},
 		"no words":      {"", "", errors.New("exit status 1"), "", "srun: exit status 1", "scontrol"},
-		"nothing":       {"", "", nil, "", "srun ended without a message", "scontrol"},
+		"nothing":       {"", "", nil, "", "srun exited without a message", "scontrol"},
 		"Slurm ended":   {mark + " 0\n", "srun: Force Terminated job 7", nil, "its time is over", "while running a command", ""},
 		"job is over":   {"", "", errors.New("exit status 1"), "its time is over", "while running a command", ""},
 	} {
@@ -221,7 +221,7 @@ func TestNodesThatCannotBeHad(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if busy.Error() != "not free within 1m30s" || !strings.Contains(fault.Hint(down), "scontrol show node gpu03") {
+	if busy.Error() != "allocation timed out after 1m30s" || !strings.Contains(fault.Hint(down), "scontrol show node gpu03") {
 		t.Errorf("%v, %v", busy, fault.Hint(down))
 	}
 }

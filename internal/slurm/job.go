@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// configError returns an error in the settings of a job: Slurm does not know a node, or does not
-// accept a partition, an account or a time.
+// configError returns an error in the settings of a job: an unknown node, or a partition, an account
+// or a time limit that Slurm rejects.
 func configError(what, advice string) error {
 	return fault.WithCode(fault.AddHint(errors.New(what), advice), 2)
 }
@@ -20,11 +20,11 @@ func configError(what, advice string) error {
 // NoNodes returns the error of a partition that has no nodes or does not exist. "" is the default
 // partition.
 func NoNodes(partition string) error {
-	what := "Slurm has no nodes in partition " + partition
+	what := "no nodes in Slurm partition " + partition
 	if partition == "" {
-		what = "Slurm has no default partition"
+		what = "no default partition in Slurm"
 	}
-	return configError(what, "'sinfo' lists the partitions")
+	return configError(what, "list the partitions: sinfo")
 }
 
 // check tests the nodes and the job options with Slurm before dsbuild asks for any node.
@@ -47,8 +47,8 @@ func (d *Dialer) check(ctx context.Context) error {
 				return err
 			}
 			return configError(
-				"Slurm refused a job for these nodes: "+err.Error(),
-				"'sinfo' lists the partitions, 'sacctmgr show assoc user=$USER' your accounts and QOS",
+				"job rejected by Slurm: "+err.Error(),
+				"list the partitions with sinfo, and your accounts and QOS with sacctmgr show assoc user=$USER",
 			)
 		}
 	}
@@ -57,9 +57,9 @@ func (d *Dialer) check(ctx context.Context) error {
 
 // unknown returns the error of nodes that Slurm does not know, or that are not in this partition.
 func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) error {
-	const advice = "in the inventory, give a node its name in Slurm (NodeName): 'sinfo --Node' lists them"
+	const advice = "use Slurm's node names (NodeName) in the inventory; list them: sinfo --Node"
 	if d.opt.Partition == "" {
-		return configError(fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(names)), advice)
+		return configError(fmt.Sprintf("%s: unknown to Slurm", ui.FoldNames(names)), advice)
 	}
 	if len(listed) == 0 {
 		return NoNodes(d.opt.Partition)
@@ -70,10 +70,10 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 	}
 	_, strangers := d.byPartition(names, all)
 	if len(strangers) > 0 {
-		return configError(fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(strangers)), advice)
+		return configError(fmt.Sprintf("%s: unknown to Slurm", ui.FoldNames(strangers)), advice)
 	}
 	return configError(fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition),
-		"without --partition, dsbuild requests each node in one of its own partitions")
+		"omit --partition to request each node in one of its own partitions")
 }
 
 // partition is a Slurm partition in which dsbuild asks for nodes.

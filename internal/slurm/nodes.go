@@ -46,11 +46,11 @@ func Nodes(ctx context.Context, partition string) ([]Node, error) {
 	}
 	out, said, err := Program{Name: "sinfo", Args: args}.Output(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("asking Slurm for its nodes: %w", err)
+		return nil, fmt.Errorf("listing Slurm's nodes: %w", err)
 	}
 	nodes, err := parseNodes(out)
 	if err == nil && len(nodes) == 0 && said != "" {
-		err = fmt.Errorf("asking Slurm for its nodes: %s", said)
+		err = fmt.Errorf("listing Slurm's nodes: %s", said)
 	}
 	return nodes, err
 }
@@ -62,7 +62,7 @@ func parseNodes(text string) ([]Node, error) {
 	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", strings.Count(sinfoFields, "|")+1)
 		if len(f) != strings.Count(sinfoFields, "|")+1 || f[0] == "" {
-			return nil, fmt.Errorf("dsbuild does not understand the output of sinfo: %.200q", line)
+			return nil, fmt.Errorf("unexpected output of sinfo: %.200q", line)
 		}
 		name, isDefault := strings.CutSuffix(f[1], "*")
 		i, seen := place[f[0]]

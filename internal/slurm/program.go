@@ -56,8 +56,8 @@ func (p Program) Output(ctx context.Context) (out, said string, err error) {
 // failed returns the error of a Slurm program: its output, or err if there is none.
 func failed(name, said string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
-		return fault.New(fault.Usage, "run this on a login node of the cluster, or 'module load slurm' first",
-			"this machine has no %s", name)
+		return fault.New(fault.Usage, "run dsbuild on a login node of the cluster, or load Slurm first: module load slurm",
+			"%s not found on PATH", name)
 	}
 	said = strings.TrimSpace(said)
 	if said == "" {

@@ -254,10 +254,10 @@ func refusals(t *testing.T) {
 		spoil func(*slurm.Options)
 		want  string
 	}{
-		{func(o *slurm.Options) { o.Nodes = append(o.Nodes, "gpu7", "gpu8") }, "Slurm knows no node gpu[7-8]"},
-		{func(o *slurm.Options) { o.Partition = "nope" }, "Slurm has no nodes in partition nope"},
-		{func(o *slurm.Options) { o.Time = "soon" }, "Slurm refused a job for these nodes: "},
-		{func(o *slurm.Options) { o.More = []string{"--gres=gpu:9"} }, "Slurm refused a job for these nodes: "},
+		{func(o *slurm.Options) { o.Nodes = append(o.Nodes, "gpu7", "gpu8") }, "gpu[7-8]: unknown to Slurm"},
+		{func(o *slurm.Options) { o.Partition = "nope" }, "no nodes in Slurm partition nope"},
+		{func(o *slurm.Options) { o.Time = "soon" }, "job rejected by Slurm: "},
+		{func(o *slurm.Options) { o.More = []string{"--gres=gpu:9"} }, "job rejected by Slurm: "},
 	} {
 		opt := options(t, "node01")
 		c.spoil(&opt)
@@ -267,7 +267,7 @@ func refusals(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := slurm.New(t.Context(), options(t, "node01")); err == nil || !strings.Contains(err.Error(), "this machine has no sinfo") || !strings.Contains(fault.Hint(err), "login node") {
+	if _, err := slurm.New(t.Context(), options(t, "node01")); err == nil || !strings.Contains(err.Error(), "sinfo not found on PATH") || !strings.Contains(fault.Hint(err), "login node") {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
@@ -303,7 +303,7 @@ func busyAndDrained(t *testing.T) {
 		t.Error("a node that becomes free came after one that is busy")
 	}
 	err := <-answers["node02"]
-	if want := "not free within 30.0s"; err == nil || err.Error() != want || !errors.Is(err, remote.ErrDial) || !strings.Contains(fault.Hint(err), "--slurm-wait") {
+	if want := "allocation timed out after 30.0s"; err == nil || err.Error() != want || !errors.Is(err, remote.ErrDial) || !strings.Contains(fault.Hint(err), "--slurm-wait") {
 		t.Errorf("a node that is busy: %v, hint %q", err, fault.Hint(err))
 	}
 }
@@ -333,10 +333,10 @@ func cancelled(t *testing.T) {
 			return len(b), nil
 		}),
 	})
-	if !errors.Is(err, remote.ErrLost) || !strings.Contains(err.Error(), "somebody cancelled it") {
+	if !errors.Is(err, remote.ErrLost) || !strings.Contains(err.Error(), "has ended: cancelled") {
 		t.Error(err)
 	}
-	if _, err := d.Dial(t.Context(), target("node02")); err == nil || !strings.Contains(err.Error(), "somebody cancelled it") {
+	if _, err := d.Dial(t.Context(), target("node02")); err == nil || !strings.Contains(err.Error(), "has ended: cancelled") {
 		t.Errorf("another one is asked for: %v", err)
 	}
 }

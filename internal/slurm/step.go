@@ -170,8 +170,8 @@ func (p *step) result(a *allocation, node string) error {
 	case seen && status != 0:
 		var err error = &remote.ExitError{Code: status}
 		if oomKilled.MatchString(own + p.errs.after()) {
-			err = fault.WithHint(fmt.Errorf("%w: it needed more memory than the job has", err),
-				"give the job more: --salloc=--mem=8G")
+			err = fault.WithHint(fmt.Errorf("%w: memory limit of the job exceeded", err),
+				"raise the limit: --salloc=--mem=8G")
 		}
 		return err
 	case a.over():
@@ -180,19 +180,19 @@ func (p *step) result(a *allocation, node string) error {
 		return failed("srun", "", p.err)
 	}
 	// The error of a program without a status.
-	why := "srun ended without a message"
+	why := "srun exited without a message"
 	if p.err != nil {
 		why = "srun: " + p.err.Error()
 	}
 	lines := strings.Split(own, "\n")
 	if last := srunSays.ReplaceAllString(lines[len(lines)-1], ""); last != "" {
-		why = "srun says: " + last
+		why = "srun: " + last
 	}
 	if nodeFailure.MatchString(own) {
-		why = "Slurm says that the node failed"
+		why = "node failure reported by Slurm"
 	}
 	return fault.WithHint(fmt.Errorf("%w while running a command: %s", remote.ErrLost, why),
-		"see scontrol show node %s. It is safe to run the same command again", node)
+		"check the node with scontrol show node %s, then rerun the command, which is safe", node)
 }
 
 var (

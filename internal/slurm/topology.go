@@ -15,7 +15,7 @@ import (
 func Switches(ctx context.Context) (map[string]string, error) {
 	out, _, err := Program{Name: "scontrol", Args: []string{"show", "topology"}}.Output(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("asking Slurm for its topology: %w", err)
+		return nil, fmt.Errorf("reading Slurm's topology: %w", err)
 	}
 	return parseTopology(out)
 }
@@ -39,7 +39,7 @@ func parseTopology(text string) (map[string]string, error) {
 		}
 		nodes, err := inventory.Expand(values["Nodes"])
 		if err != nil {
-			return nil, fmt.Errorf("dsbuild does not understand the output of scontrol show topology: %.200q: %w", line, err)
+			return nil, fmt.Errorf("unexpected output of scontrol show topology: %.200q: %w", line, err)
 		}
 		for _, n := range nodes {
 			found[n] = cmp.Or(found[n], name)

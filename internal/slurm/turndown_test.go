@@ -27,9 +27,9 @@ func TestReasonsOfNodesThatAreNotGiven(t *testing.T) {
 	t.Parallel()
 	d := &Dialer{opt: Options{Wait: time.Minute}}
 	for err, want := range map[error]string{
-		&notInTime{"Priority"}:                   "not free within 1m00s",
-		&notInTime{"QOSMaxJobsPerUserLimit"}:     "not free within 1m00s (Slurm says QOSMaxJobsPerUserLimit)",
-		&notInTime{}:                             "not free within 1m00s",
+		&notInTime{"Priority"}:                   "allocation timed out after 1m00s",
+		&notInTime{"QOSMaxJobsPerUserLimit"}:     "allocation timed out after 1m00s (Slurm reason: QOSMaxJobsPerUserLimit)",
+		&notInTime{}:                             "allocation timed out after 1m00s",
 		errors.New("salloc: an invalid account"): "salloc: an invalid account",
 	} {
 		if got := d.turnDown(err); got.Error() != want || !errors.Is(got, remote.ErrDial) {
@@ -90,9 +90,9 @@ func TestGrantOfNodes(t *testing.T) {
 		t.Errorf("%d programs run", d.active)
 	}
 	// Once Slurm has ended the job, a program there fails, and says why.
-	a.why = "its time limit ended (raise it with --time)"
+	a.why = "time limit reached (raise it with --time)"
 	close(a.ended)
-	if _, _, err := d.lease(t.Context(), "gpu01", false); !errors.Is(err, remote.ErrLost) || !strings.Contains(err.Error(), "job 7 has ended: its time limit ended") || fault.Hint(err) == "" {
+	if _, _, err := d.lease(t.Context(), "gpu01", false); !errors.Is(err, remote.ErrLost) || !strings.Contains(err.Error(), "Slurm job 7 has ended: time limit reached") || fault.Hint(err) == "" {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }

@@ -13,7 +13,7 @@ import (
 func TestNoSlurm(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := Slurm{}.Test(t.Context(), nil)
-	if err == nil || !strings.Contains(err.Error(), "this machine has no sbatch") || !strings.Contains(fault.Hint(err), "login node") {
+	if err == nil || !strings.Contains(err.Error(), "sbatch not found on PATH") || !strings.Contains(fault.Hint(err), "login node") {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
