@@ -18,7 +18,7 @@ func buildVariablesLost(s *subject) []hit {
 			continue
 		}
 		if b := s.buildBehind(a); b != nil && (a.Exported == 0 || a.Exported > b.Seq) {
-			says := a.Name + " is set without export, and " + showWord(b.Words[0]) + " does not get it"
+			says := a.Name + " is set without export, so " + showWord(b.Words[0]) + " does not see it"
 			hits = append(hits, hit{at: a.At, message: says})
 		}
 	}

@@ -33,7 +33,7 @@ func dockerWithoutHostNetwork(s *subject) []hit {
 			continue
 		}
 		if words, open, found := containerOptions(c, s.Commands[i]); found && !open && ownNetwork(words) && s.spansNodes(c) {
-			hits = append(hits, hit{at: c.At, message: c.Name() + " run gives a training of several nodes a network of its own"})
+			hits = append(hits, hit{at: c.At, message: c.Name() + " run gives multi-node training its own network"})
 		}
 	}
 	return hits

@@ -31,7 +31,7 @@ func jaxReadsNoRank(s *subject) []hit {
 	names := []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"}
 	for a := range s.sets() {
 		if slices.Contains(names, a.Name) && a.Exported > 0 {
-			return []hit{{at: a.At, message: "JAX is given " + a.Name}}
+			return []hit{{at: a.At, message: a.Name + " is set for JAX"}}
 		}
 	}
 	return nil

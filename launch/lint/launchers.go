@@ -17,7 +17,7 @@ func programNotPython(_ *subject, l *launch) []hit {
 	text, _ := l.program[0].Literal()
 	name := path.Base(text)
 	if slices.Contains([]string{"bash", "sh", "env", "python", "python3"}, name) || strings.HasSuffix(name, ".sh") {
-		return []hit{{at: l.program[0].Origin(), message: l.kind + " gives " + name + " to python as a script"}}
+		return []hit{{at: l.program[0].Origin(), message: l.kind + " runs " + name + " with python"}}
 	}
 	return nil
 }
@@ -45,11 +45,11 @@ func oneDeviceVisible(s *subject) []hit {
 		a := c.Getenv("LOCAL_RANK")
 		switch {
 		case a != nil && isLocalID(a.Value):
-			hits = append(hits, hit{at: a.At, message: "LOCAL_RANK is $SLURM_LOCALID, and " + shows})
+			hits = append(hits, hit{at: a.At, message: "LOCAL_RANK is $SLURM_LOCALID, but " + shows})
 		case choosesDevices(c) && slices.ContainsFunc(c.Words, isLocalID):
-			hits = append(hits, hit{at: c.At, message: "the local rank is $SLURM_LOCALID, and " + shows})
+			hits = append(hits, hit{at: c.At, message: "the local rank is $SLURM_LOCALID, but " + shows})
 		case s.usesJAX() && !s.assignsVariable("JAX_LOCAL_DEVICE_IDS") && !choosesDevices(c):
-			hits = append(hits, hit{at: gpus.At, message: "JAX takes SLURM_LOCALID for its GPU, and " + shows})
+			hits = append(hits, hit{at: gpus.At, message: "JAX uses SLURM_LOCALID as its GPU, but " + shows})
 		}
 	}
 	return hits
@@ -63,7 +63,7 @@ func totalProcesses(s *subject, l *launch) []hit {
 	f, _ := l.findFlag("num-processes")
 	st := s.stepOfLaunch(l)
 	if n, _ := f.value.Int(); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
-		says := fmt.Sprintf("--num_processes %d is the number of one machine's GPUs, and there are several machines", n)
+		says := fmt.Sprintf("--num_processes %d is the number of GPUs of one machine, but there are several machines", n)
 		return []hit{{at: f.value.Origin(), message: says}}
 	}
 	return nil
@@ -79,7 +79,7 @@ func llamaFactoryNodeRank(s *subject) []hit {
 		if n, known := nodes.Value.Int(); known && n < 2 {
 			continue
 		}
-		h := hit{at: nodes.At, message: "llamafactory-cli gets NNODES and no NODE_RANK", severity: Warning}
+		h := hit{at: nodes.At, message: "llamafactory-cli gets NNODES but no NODE_RANK", severity: Warning}
 		if rank := c.Getenv("RANK"); rank != nil {
 			h = hit{at: rank.At, message: "llamafactory-cli reads NODE_RANK, not RANK"}
 		}
@@ -185,7 +185,7 @@ func dosLineEnds(s *subject) []hit {
 func shebangNotFirst(s *subject) []hit {
 	switch {
 	case len(s.Directives) > 0 && s.marked:
-		return []hit{{at: 0, message: "a byte order mark (UTF-8 BOM) stands before the first line"}}
+		return []hit{{at: 0, message: "a byte order mark (UTF-8 BOM) precedes the first line"}}
 	case len(s.Directives) == 0 || s.Shebang == 0:
 		return nil
 	case s.Shebang < 0:

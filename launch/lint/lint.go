@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,7 +51,7 @@ type Rule struct {
 // hit is a place where a rule found its mistake.
 type hit struct {
 	at      int    // the byte
-	message string // the mistake, "" for the rule's Title
+	message string // what is wrong, or "" for the rule's Title
 	why     string // the consequence, "" for the rule's Why
 	// severity replaces the rule's, if set.
 	severity Severity
@@ -89,8 +88,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	f := document{file, text, strings.Split(string(text), "\n")}
 	s, err := script.Read(text)
 	if !bytes.HasPrefix(text, []byte("#!")) && otherLanguage.MatchString(file) {
-		err = fmt.Errorf("a file of another language (%s), and without a #! line of a shell", path.Base(file))
-		err = &script.SyntaxError{At: -1, Err: err}
+		err = &script.SyntaxError{At: -1, Err: errors.New("not an sh or bash script: no #! line of a shell")}
 	}
 	if err != nil {
 		var list lineerr.List
@@ -98,7 +96,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
 			list.Lines, position = f.lines, lineerr.PositionOf(f.file, f.text, at.At)
 		}
-		list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
+		list.Add(position, "use launch lint only for sh and bash scripts", "%s", err)
 		return nil, false, list.Err()
 	}
 	type place struct {

@@ -43,7 +43,7 @@ func loopbackInterface(s *subject, a set) []hit {
 	names := strings.Split(strings.TrimPrefix(text, "="), ",")
 	leadsOut := slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })
 	if known && (names[0] == "lo" || !leadsOut) && s.spansSeveral(a.command) {
-		return []hit{{at: a.Value.Origin(), message: a.Name + "=" + showWord(a.Value) + " in a job of several nodes"}}
+		return []hit{{at: a.Value.Origin(), message: a.Name + "=" + showWord(a.Value) + " in a multi-node job"}}
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func portTest(s *subject) []hit {
 		if len(c.Words) > 2 {
 			hits = append(hits, hit{
 				at: c.At, message: "a port is tested with telnet",
-				why: "it answers only while a program listens there, and none does before the job; " +
+				why: "it connects only while a program is listening, and none is before the job; " +
 					"NCCL needs random ports between all pairs of nodes",
 			})
 		}
@@ -88,7 +88,7 @@ func portTest(s *subject) []hit {
 		if launches && !c.Loop && len(c.Words) > 1 {
 			hits = append(hits, hit{
 				at: c.At, message: "a network is tested with ping",
-				why: "it says nothing about ports, and NCCL needs random ones between all pairs of nodes",
+				why: "it does not test ports, and NCCL needs random ports between all pairs of nodes",
 			})
 		}
 	}

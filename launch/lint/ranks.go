@@ -123,7 +123,7 @@ func tasksPerNode(s *subject) []hit {
 		case s.job.perNode > 1 && !l.perTask() && l.isMultiNode(s.job):
 			hits = append(hits, hit{
 				at: tasksAt(s, nil), severity: Warning,
-				message: fmt.Sprintf("%d tasks per node are requested, but torchrun is only one", s.job.perNode),
+				message: fmt.Sprintf("%d tasks per node are requested, but there is only one torchrun", s.job.perNode),
 				why:     "the CPUs are divided among tasks that do not exist, and once srun starts torchrun, each task starts its own",
 			})
 		}
@@ -201,7 +201,7 @@ func pythonRunsOnce(s *subject) []hit {
 		case s.job.nodes > 1:
 			size = fmt.Sprintf("%d nodes", s.job.nodes)
 		}
-		hits = append(hits, hit{at: c.At, message: "the job has " + size + ", and python is started by the batch script itself"})
+		hits = append(hits, hit{at: c.At, message: "the job has " + size + ", but python is started by the batch script itself"})
 	}
 	return hits
 }
@@ -225,7 +225,7 @@ func torchrunRunsOnce(s *subject, l *launch) []hit {
 	if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
 		return nil
 	}
-	says := fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)
+	says := fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", s.job.nodes)
 	return []hit{{at: l.At, message: says}}
 }
 
@@ -248,9 +248,9 @@ func nnodesMismatch(s *subject, l *launch) []hit {
 	if !known || want == 0 || low <= want && want <= high {
 		return nil
 	}
-	at, says := l.At, fmt.Sprintf("torchrun without --nnodes uses one node, and srun starts it %s", timesOf(want))
+	at, says := l.At, fmt.Sprintf("torchrun without --nnodes uses one node, but srun starts it %s", timesOf(want))
 	if f, ok := l.nnodes(); ok {
-		at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s",
+		at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, but srun starts it %s",
 			countOf(high, "node"), timesOf(want))
 	}
 	return []hit{{at: at, message: says}}
@@ -294,7 +294,7 @@ func workersInOtherJobs(s *subject) []hit {
 		}
 		hits = append(hits, hit{
 			at:      f.value.Origin(),
-			message: fmt.Sprintf("the job has one node, and torchrun waits for %d", low),
+			message: fmt.Sprintf("the job has one node, but torchrun waits for %d", low),
 		})
 	}
 	return hits
@@ -306,7 +306,7 @@ func processesExceedGPUs(s *subject, l *launch) []hit {
 	if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
 		return nil
 	}
-	return []hit{{at: f.value.Origin(), message: fmt.Sprintf("%d processes per node, and %s", n, countOf(st.gpus, "GPU"))}}
+	return []hit{{at: f.value.Origin(), message: fmt.Sprintf("%d processes per node, but %s", n, countOf(st.gpus, "GPU"))}}
 }
 
 func processesExceedVisible(s *subject, l *launch) []hit {
@@ -317,7 +317,7 @@ func processesExceedVisible(s *subject, l *launch) []hit {
 	}
 	name, devices := l.visibleDevices()
 	if devices > 0 && n > devices {
-		says := fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))
+		says := fmt.Sprintf("%d processes per node, but %s has %s", n, name, countOf(devices, "device"))
 		return []hit{{at: f.value.Origin(), message: says}}
 	}
 	return nil

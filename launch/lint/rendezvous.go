@@ -69,7 +69,7 @@ func masterAddrLocalhost(s *subject) []hit {
 			continue
 		}
 		if f, ok := l.findFlag("standalone"); ok {
-			hits = append(hits, hit{at: f.at, message: "--standalone is for one node, and there are several"})
+			hits = append(hits, hit{at: f.at, message: "--standalone is for one node, but there are several"})
 		}
 		f, ranked := l.nodeRank()
 		if n, known := f.value.Int(); ranked && known && n == 0 && l.Starter("srun") == nil {
@@ -189,7 +189,7 @@ func noRendezvous(s *subject, l *launch) []hit {
 	if b := l.backend(); b != "static" {
 		says = "torchrun on several nodes has no --rdzv-endpoint"
 		if _, ok := l.findFlag("master-addr"); ok {
-			says += " (" + b + " does not look at --master-addr)"
+			says += " (" + b + " ignores --master-addr)"
 		}
 	}
 	return []hit{{at: l.At, message: says}}
@@ -201,7 +201,7 @@ func rdzvIDConstant(s *subject, l *launch) []hit {
 		return nil
 	}
 	if text, known := f.value.Literal(); known && text != "" {
-		return []hit{{at: f.value.Origin(), message: "the rendezvous id is always " + lineerr.Clip(text)}}
+		return []hit{{at: f.value.Origin(), message: "the rendezvous ID is always " + lineerr.Clip(text)}}
 	}
 	return nil
 }
@@ -237,11 +237,11 @@ func masterAddrNotFirst(s *subject) []hit {
 		switch r := host.Only(); {
 		case r == nil || r.Edited:
 		case r.Name == "SLURM_SUBMIT_HOST":
-			hits = append(hits, hit{at: host.Origin(), message: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"})
+			hits = append(hits, hit{at: host.Origin(), message: "the master is $SLURM_SUBMIT_HOST, where sbatch was run"})
 		case slices.Contains([]string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"}, r.Name):
 			hits = append(hits, hit{
 				at:      host.Origin(),
-				message: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]",
+				message: "the master is $" + r.Name + ", a list of all nodes such as gpu[01-04]",
 			})
 		}
 	}

@@ -33,7 +33,7 @@ func variableInSbatchLine(s *subject) []hit {
 		for _, w := range d.Words {
 			for i, c := range w.Chars {
 				if c.Ref == nil && c.Byte == '$' && i+1 < len(w.Chars) && namesVariable(w.Chars[i+1]) {
-					hits = append(hits, hit{at: c.At, message: showWord(w) + " holds a variable of the shell"})
+					hits = append(hits, hit{at: c.At, message: showWord(w) + " contains a shell variable"})
 					break
 				}
 			}
@@ -82,7 +82,7 @@ func exportDropsEnvironment(s *subject) []hit {
 		}
 		names := strings.Split(text, ",")
 		if !slices.Contains(names, "ALL") && !slices.Contains(names, "NONE") && !slices.Contains(names, "NIL") {
-			hits = append(hits, hit{at: o.At, message: "--export=" + text + " names variables without ALL"})
+			hits = append(hits, hit{at: o.At, message: "--export=" + text + " lists variables without ALL"})
 		}
 	}
 	look(s.Batch)

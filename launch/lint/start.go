@@ -33,7 +33,7 @@ func launcherRunsOnce(s *subject, l *launch) []hit {
 	}
 	h := hit{
 		at: l.At,
-		message: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself",
+		message: fmt.Sprintf("the job has %d nodes, but %s is started by the batch script itself",
 			s.job.nodes, l.kind),
 	}
 	if _, ok := l.findFlag("config-file"); ok {
@@ -102,13 +102,13 @@ func nodeRankConstant(s *subject) []hit {
 			if severalTimes && !l.open && (shared || l.isMultiNode(s.stepOfLaunch(l))) && sameInAll(config.value, l.Depth) {
 				hits = append(hits, hit{
 					at:      l.At,
-					message: "accelerate without --machine_rank takes the rank of its configuration on every node",
+					message: "accelerate without --machine_rank uses the rank in its configuration on every node",
 				})
 			}
 		case !given:
 			several := s.onSeveral(l.Command) && l.isMultiNode(s.stepOfLaunch(l))
 			if _, host := l.host(); l.kind == "torchrun" && host && !l.open && !usesPET(s) && several {
-				hits = append(hits, hit{at: l.At, message: "torchrun without --node-rank takes 0 on every node"})
+				hits = append(hits, hit{at: l.At, message: "torchrun without --node-rank uses rank 0 on every node"})
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
 			hits = append(hits, hit{at: f.value.Origin(), message: "every node gets the node rank " + showWord(f.value)})

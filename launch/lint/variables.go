@@ -48,7 +48,7 @@ func worldSizeOfNodes(s *subject) []hit {
 			for _, l := range s.launches {
 				f, ok := l.nnodes()
 				if ok && len(f.value.Chars) > 0 && f.value.Origin() == a.Value.Origin() {
-					hits = append(hits, hit{at: a.At, message: "WORLD_SIZE is set, and given to " + l.kind + " as the number of nodes"})
+					hits = append(hits, hit{at: a.At, message: "WORLD_SIZE is set, and passed to " + l.kind + " as the number of nodes"})
 				}
 			}
 		}
@@ -101,7 +101,7 @@ func ncclDebugAlways(_ *subject, a set) []hit {
 	}
 	text, known := a.Value.Literal()
 	if level := strings.ToUpper(text); known && (level == "INFO" || level == "TRACE") {
-		return []hit{{at: a.At, message: "NCCL_DEBUG=" + text + " is on for every run"}}
+		return []hit{{at: a.At, message: "NCCL_DEBUG=" + text + " is enabled for every run"}}
 	}
 	return nil
 }

@@ -211,7 +211,7 @@ func Read(text []byte) (*Script, error) {
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	if shebang, ok := bytes.CutPrefix(first, []byte("#!")); ok && !isShellLine(string(shebang)) {
 		program := strings.TrimSpace(string(shebang))
-		return nil, &SyntaxError{0, fmt.Errorf("not a script of sh or bash: its first line names %s", program)}
+		return nil, &SyntaxError{0, fmt.Errorf("not an sh or bash script: its first line specifies %s", program)}
 	}
 	src := &source{text: text}
 	file, err := src.parseShell()
