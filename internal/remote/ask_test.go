@@ -263,7 +263,7 @@ func testWrongPasswordStaysWithOneNode(t *testing.T, by way) {
 	p := says("a slip")
 	d := by.attended(p)
 	for _, err := range all(t, d, targets) {
-		wantError(t, err, remote.ErrAuth, "tried an answer to its prompt; the node accepts password|password rejected by .*; not tried on other nodes", "")
+		wantError(t, err, remote.ErrAuth, "tried a password or code; the node accepts password|password rejected by .*; not tried on other nodes", "")
 	}
 	denied, tried := 0, 0
 	for _, s := range servers {

@@ -32,27 +32,25 @@ type Options struct {
 	AgentSocket string
 	// Timeout limits one hop: TCP, key exchange and authentication. 0 means 20 s.
 	Timeout time.Duration
-	// KeepAlive is the interval after which dsbuild asks a silent node for a sign of life. 0 means
-	// 5 s.
+	// KeepAlive is the keepalive interval for an unresponsive node. Zero means 5 s.
 	KeepAlive time.Duration
-	// KeepAliveMax is the number of silent intervals after which a connection counts as lost. 0
+	// KeepAliveMax is the number of intervals without data after which a connection is lost. Zero
 	// means 3.
 	KeepAliveMax int
-	// Backoff is the wait before dsbuild dials a node again that turned a connection away, as sshd
-	// does when too many connect at once. It doubles each time. 0 means 500 ms.
+	// Backoff is half of the first pause before a retry; each further pause is twice as long. Zero
+	// means 500 ms.
 	Backoff time.Duration
-	// MaxAttempts is the number of attempts to open a connection, with a pause after each that is twice Pause at first
-	// and doubles; 0 means one. Refused keys and unknown hosts are final. Silence is final too: if one
-	// node does not answer, all other nodes would wait for two more timeouts.
+	// MaxAttempts limits the attempts to open a connection; zero means one. Rejected keys, unknown
+	// hosts and timeouts are final: retrying a timeout would hold up all other nodes.
 	MaxAttempts int
 	// Client selects the SSH implementation; "" means Auto.
 	Client Client
-	// Askpass is the program through which ssh asks for passwords. It must call Askpass when it
-	// begins. With "", ssh asks nobody.
+	// Askpass is the program through which ssh prompts for passwords. It must call Askpass when it
+	// starts. If it is empty, ssh does not prompt.
 	Askpass string
-	// Note shows the user a message; with nil, no message is shown.
+	// Note shows a message to the user. It may be nil.
 	Note func(text string)
-	// Answers asks for passphrases, passwords and codes; with nil, nobody is asked.
+	// Answers prompts for passphrases, passwords and one-time passwords. If it is nil, there are no prompts.
 	Answers *Answers
 }
 

@@ -192,7 +192,7 @@ func (l *login) refused(text string) error {
 	}
 	tried := slices.Clone(k.labels)
 	if l.asked > 0 {
-		tried = append(tried, "an answer to its prompt")
+		tried = append(tried, "a password or code")
 	}
 	err := nodeerr.Errorf("%w for %s: tried %s%s%s",
 		ErrAuth, nodeerr.Own(loginName(t)), strings.Join(tried, ", "), k.details(), accepts)

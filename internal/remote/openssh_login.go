@@ -30,7 +30,7 @@ var (
 
 // opensshOwn matches log lines that do not come from the node.
 var opensshOwn = regexp.MustCompile(`^debug\d|^Authenticated (to|using) |` +
-	`Permission denied(, please try again| \(.*\)\.$)|^no such identity: |` +
+	`Permission denied(, please| \(.*\)\.$)|^no such identity: |` +
 	`^(\*\* |@ *)?W(arning|ARNING): |^\*\* |^@|` +
 	`^Permissions \d+ for |^It is required that your private key|^This private key will be ignored|` +
 	`^(ssh|kex_exchange_identification|sign_and_send_pubkey|Load key .*|Received disconnect from .*): |` +

@@ -31,7 +31,7 @@ var (
 	saysDenied   = regexp.MustCompile(`(?m)Permission denied \([^)]*\)\.`)
 	saysUnopened = regexp.MustCompile(`(?m)^channel \d+: open failed: (.*?)\s*$`)
 	saysBanner   = regexp.MustCompile(`kex_exchange_identification: banner line \d+: (.*?)\s*(?:\n|$)`)
-	saysTemporal = regexp.MustCompile(`(?i)temporary failure|try again`)
+	saysTemporal = regexp.MustCompile(`(?i)temporary failure|try\s+again`)
 )
 
 // explain returns the error of a failed login.
