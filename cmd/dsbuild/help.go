@@ -276,6 +276,18 @@ func flagHelp(f *pflag.Flag) (name, usage string) {
 	return name, usage
 }
 
+// setPlainUsages replaces the usages of all flags by their texts in the help, for output that does not come from
+// helpText: word returns the usage of a flag from its placeholder and its text.
+func setPlainUsages(root *cobra.Command, word func(placeholder, usage string) string) {
+	for _, cmd := range append(allCommands(root), root) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			placeholder, _ := pflag.UnquoteUsage(f)
+			_, usage := flagHelp(f)
+			f.Usage = word(placeholder, usage)
+		})
+	}
+}
+
 // shortDefault is the default of a flag; 1m0s is written as 1m, and [dist] as dist.
 func shortDefault(f *pflag.Flag) string {
 	if f.Value.Type() != "duration" {

@@ -69,6 +69,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // executeCommand runs the command that args name. Whatever cobra rejects before the
 // command itself starts (flags, arguments, unknown commands) is wrong usage.
 func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // shells show usages as they are
+		setPlainUsages(root, func(_, usage string) string { return usage })
+	}
 	started := false
 	prepare := root.PersistentPreRunE
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {

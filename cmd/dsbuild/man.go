@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -19,6 +21,16 @@ func newManCommand(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return fault.WithHint(err, "name a writable directory")
+			}
+			setPlainUsages(cmd.Root(), func(placeholder, usage string) string {
+				return strings.TrimPrefix(placeholder+": "+usage, ": ")
+			})
+			for _, page := range append(allCommands(cmd.Root()), cmd.Root()) {
+				for _, more := range []string{page.Annotations[helpNotes], page.Annotations[helpSeeAlso]} {
+					if more != "" {
+						page.Long = cmp.Or(page.Long, page.Short+".") + "\n\n" + more
+					}
+				}
 			}
 			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
 			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}

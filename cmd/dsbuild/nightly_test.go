@@ -90,10 +90,10 @@ func TestNightlyNotifies(t *testing.T) {
 	}
 	messages := night("[sh, -c, 'cat > told.txt']")
 	text, err := os.ReadFile(filepath.Join(home, "told.txt"))
-	if err != nil || !strings.Contains(string(text), "cpu@gone") || !strings.Contains(string(text), "report.json") || !strings.Contains(messages, "notify: sent the notice of the failure") {
+	if err != nil || !strings.Contains(string(text), "cpu@gone") || !strings.Contains(string(text), "report.json") || !strings.Contains(messages, "notify: sent the failure notification") {
 		t.Errorf("%s %v\n%s", text, err, messages)
 	}
-	if messages = night("[sh, -c, 'exit 3']"); !strings.Contains(messages, "notify: command sh: exit status 3") {
+	if messages = night("[sh, -c, 'exit 3']"); !strings.Contains(messages, "notify: cannot send the failure notification: command sh: exit status 3") {
 		t.Error(messages)
 	}
 }
