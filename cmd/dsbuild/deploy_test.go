@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
@@ -113,12 +115,20 @@ func TestBandwidthFlag(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"fast", "-1MB", "0", "1KB", "1MB/h", "10 parrots"} {
-		if _, err := parseBandwidth(text); exitCode(t.Context(), err) != exitUsage {
-			t.Errorf("%s: %v", text, err)
+		var stderr strings.Builder
+		args := []string{"deploy", "inventory.yaml", "--bwlimit", text}
+		code := run(t.Context(), args, strings.NewReader(""), io.Discard, &stderr)
+		if code != exitUsage || !strings.Contains(stderr.String(), "for --bwlimit: want bytes per second such as 500KB") {
+			t.Errorf("%s: exit %d, %s", text, code, stderr.String())
 		}
 	}
-	if limit, err := parseBandwidth(""); limit != nil || err != nil {
-		t.Errorf("without the flag: %v, %v", limit, err)
+	var f sendFlags
+	f.add(&cobra.Command{})
+	if limit, way := f.options(); limit != nil || way.Off || way.Limit != 0 {
+		t.Errorf("without the flag: %v, %+v", limit, way)
+	}
+	if limit, way := (sendFlags{}).options(); limit != nil || !way.Off {
+		t.Errorf("of a command that sends nothing: %v, %+v", limit, way)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestAnsibleInventoryPrintsTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	if answer, err := ansibleInventory()(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "more than 256.0 MiB") {
+	if answer, err := ansibleInventory()(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "larger than 256.0 MiB") {
 		t.Errorf("%d bytes, %v", len(answer), err)
 	}
 }
