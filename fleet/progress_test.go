@@ -54,7 +54,7 @@ func surveyed(t *testing.T, opts ui.Options) string {
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: name, Node: name, Address: name})
 		}
 		f := fleet.New(opt)
-		f.ConnectAndRun(t.Context(), "surveying", noSteps(f), nil)
+		f.ConnectAndRun(t.Context(), "probing", noSteps(f), nil)
 		console.Close()
 	})
 	return out.String()
@@ -69,8 +69,8 @@ func TestManyNodesAreOneBar(t *testing.T) {
 		t.Errorf("%d lines", n)
 	}
 	for _, want := range []string{
-		`(?m)^surveying: \d+%  \d+ of 2000 nodes; slowest: gpu0007 \(connect, 1m\d+s\), gpu0900 \(connect, \d+s\); \d+ failed: gpu\[0001-0006,0008-0899,0901-1\d+\]$`,
-		`(?m)^surveying: 100% in 1m\d\ds  2000 of 2000 nodes; 2000 failed: gpu\[0001-2000\]$`,
+		`(?m)^probing: \d+%  \d+ of 2000 nodes; slowest: gpu0007 \(connect, 1m\d+s\), gpu0900 \(connect, \d+s\); \d+ failed: gpu\[0001-0006,0008-0899,0901-1\d+\]$`,
+		`(?m)^probing: 100% in 1m\d\ds  2000 of 2000 nodes; 2000 failed: gpu\[0001-2000\]$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no line %s in\n%s", want, out)
@@ -82,7 +82,7 @@ func TestManyNodesAreOneBar(t *testing.T) {
 func TestManyNodesOnATerminal(t *testing.T) {
 	t.Parallel()
 	out := surveyed(t, ui.Options{Terminal: true, Size: func() (int, int) { return 80, 24 }})
-	frame := regexp.MustCompile(`surveying +\d+% [^\n]*\n  slowest: gpu0007 \(connect, 1m\d+s\), gpu0900 \(connect, \d+s\)\n  \d+ failed: gpu\[0001-0006,0008-0899,0901-1\d+\]`)
+	frame := regexp.MustCompile(`probing +\d+% [^\n]*\n  slowest: gpu0007 \(connect, 1m\d+s\), gpu0900 \(connect, \d+s\)\n  \d+ failed: gpu\[0001-0006,0008-0899,0901-1\d+\]`)
 	if !frame.MatchString(out) {
 		t.Errorf("no such frame; the last: %q", out[max(0, len(out)-600):])
 	}
@@ -110,13 +110,13 @@ func TestWatchingEndsWithItsNodes(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(4*time.Second, func() { cancel(errors.New("interrupted by the test")) })
 		f := fleet.New(opt)
-		f.ConnectAndRun(ctx, "surveying", noSteps(f), nil)
+		f.ConnectAndRun(ctx, "probing", noSteps(f), nil)
 		if err := f.Abandon(ctx); err == nil || f.Nodes[9].Err == nil {
 			t.Error("no error")
 		}
 		console.Close()
 	})
-	if want := regexp.MustCompile(`^surveying: \d+% in 4\.0s  6 of 10 nodes; 4 failed: gpu\[0-3\]\n$`); !want.MatchString(out.String()) {
+	if want := regexp.MustCompile(`^probing: \d+% in 4\.0s  6 of 10 nodes; 4 failed: gpu\[0-3\]\n$`); !want.MatchString(out.String()) {
 		t.Errorf("%q", out.String())
 	}
 }

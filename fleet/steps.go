@@ -91,7 +91,7 @@ func (f *Fleet) Probe(ctx context.Context, limit time.Duration, probe func(ctx c
 			tasks = append(tasks, Task{Node: n, Steps: []Step{{Name: "probe", Limit: f.Limit(limit), Do: do, ReadOnly: true}}})
 		}
 	}
-	f.ConnectAndRun(ctx, "surveying", tasks, f.StopWhen(len(f.Nodes)-len(tasks)))
+	f.ConnectAndRun(ctx, "probing", tasks, f.StopWhen(len(f.Nodes)-len(tasks)))
 	if ctx.Err() != nil {
 		return f.Abandon(ctx)
 	}

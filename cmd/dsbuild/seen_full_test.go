@@ -168,7 +168,7 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 			t.Errorf("%d times %q", strings.Count(seen, want), want)
 		}
 	}
-	for _, want := range []string{`surveying +\d+% \|█+`, `\d+ of 200 nodes\n`, `\n  50 failed: gpu\[101-150\]`, `deploying +\d+%`} {
+	for _, want := range []string{`probing +\d+% \|█+`, `\d+ of 200 nodes\n`, `\n  50 failed: gpu\[101-150\]`, `deploying +\d+%`} {
 		if !regexp.MustCompile(want).MatchString(all) {
 			t.Errorf("the bar does not show %s", want)
 		}

@@ -52,7 +52,7 @@ func (n *nodeState) verifyCurrent(ctx context.Context) error {
 		return err
 	}
 	if err := n.compareWithLock(); err != nil {
-		return fault.AddHint(err, "recreate it: dsbuild env deploy with --force")
+		return fault.AddHint(err, "recreate it: dsbuild env deploy INVENTORY --force")
 	}
 	return n.prove(ctx, n.now.Python)
 }

@@ -156,7 +156,7 @@ func (s Set) check(python string) error {
 		return errors.New("invalid machine or glibc")
 	}
 	if len(s.Files) == 0 || len(s.Files) > maxFiles {
-		return fmt.Errorf("it lists %d files", len(s.Files))
+		return fmt.Errorf("invalid number of files: %d", len(s.Files))
 	}
 	if s.Python != nil {
 		if err := s.Python.check(); err != nil {

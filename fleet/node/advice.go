@@ -20,7 +20,7 @@ func adviceTexts(python, environment string) map[string]string {
 		"deploy-force":         "deploy with --force: files changed after the installation",
 		"deploy-wanted":        "deploy the DeepSpeed you want instead",
 		"disk":                 "check for disk errors: dmesg",
-		"env-force":            "recreate it: dsbuild env deploy with --force",
+		"env-force":            "recreate it: dsbuild env deploy INVENTORY --force",
 		"file-locks":           "use a file system with file locks (NFS: mount without nolock)",
 		"in-the-way":           "move it away on the node, or build a wheel without that file",
 		"installs-elsewhere":   "check whether this Python installs packages into a directory that it does not import from",

@@ -98,7 +98,7 @@ func (s *Ship) keepOps() {
 				if len(n.Facts.GPUs) == 0 {
 					reason += ": no GPU found on the node"
 				}
-				const hint = "--allow-op-removal removes them; --ops and --gpu say what to build"
+				const hint = "pass --allow-op-removal to remove them, or set --ops and --gpu"
 				s.refuse(i, ExcludedNode{Reasons: []string{reason}, Hint: hint})
 				continue
 			}
