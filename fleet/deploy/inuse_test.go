@@ -84,7 +84,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	pid, end := busy.train(t)
 	r := run(t, context.Background(), opt)
 	n := r.Nodes[0]
-	if n.Status != report.Refused || n.Step != "fit" || n.Changed || n.Error != "its environment is "+listProcesses(pid) || !strings.Contains(n.Hint, "--in-use wait=30m") {
+	if n.Status != report.Refused || n.Step != "fit" || n.Changed || n.Error != "environment "+listProcesses(pid) || !strings.Contains(n.Hint, "--in-use wait=30m") {
 		t.Errorf("%+v", n)
 	}
 	if r.Nodes[1].Status != report.OK || count.Puts.Load() != 1 || code(r.Err()) != 3 {
@@ -98,7 +98,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("ignored: %+v", n)
 	}
-	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "gpu1: its environment is "+listProcesses(pid)) {
+	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "gpu1: environment "+listProcesses(pid)) {
 		t.Errorf("warnings: %q", heard.said)
 	}
 	// Where nothing is changed nobody is in the way.
@@ -207,10 +207,10 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 	was := e.snapshot(t)
 	pid, end := e.train(t)
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares an environment with gpu2, where its environment is "+listProcesses(pid) {
+	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares an environment with gpu2: environment "+listProcesses(pid) {
 		t.Errorf("the one that would install: %+v", n)
 	}
-	if n := r.Nodes[1]; n.Status != report.Refused || n.Error != "its environment is "+listProcesses(pid) {
+	if n := r.Nodes[1]; n.Status != report.Refused || n.Error != "environment "+listProcesses(pid) {
 		t.Errorf("the one where it is used: %+v", n)
 	}
 	e.mustBe(t, was)

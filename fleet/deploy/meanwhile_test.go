@@ -177,7 +177,7 @@ func TestFollowerThatFailsSaysWhatItsEnvironmentKeeps(t *testing.T) {
 	}
 	n := r.Nodes[1]
 	if n.Status != report.Failed || n.Step != "verify" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 ||
-		!strings.HasSuffix(n.Error, "; the environment that it shares with gpu1 keeps the new wheel") || !strings.HasSuffix(n.Hint, "dsbuild rollback INVENTORY --limit gpu1") {
+		!strings.HasSuffix(n.Error, "; the environment shared with gpu1 keeps the new wheel") || !strings.HasSuffix(n.Hint, "dsbuild rollback INVENTORY --limit gpu1") {
 		t.Errorf("%+v", n)
 	}
 	if got := e.version(t); got != opt.Wheels[0].Version {

@@ -103,7 +103,7 @@ func TestNodesOfBothMachinesWithOneHome(t *testing.T) {
 	}
 	hindered(run(t, t.Context(), opt), report.Failed, "another node has put another environment into the folder")
 	first := current(t, s1)
-	hindered(run(t, t.Context(), opt), report.Refused, "its environments lie in a folder that it shares with g")
+	hindered(run(t, t.Context(), opt), report.Refused, "shares the environments' directory with g")
 	if first == "" || current(t, s1) != first {
 		t.Errorf("current was %s, is %s", first, current(t, s1))
 	}

@@ -249,7 +249,7 @@ func PlanError(total int, left []ExcludedNode) error {
 
 // NoneCompatibleError is the error of a run whose wheel fits none of its nodes.
 func NoneCompatibleError(total int) error {
-	return fault.WithCode(fmt.Errorf("the wheel is compatible with no node (%d refused)", total), 4)
+	return fault.WithCode(fmt.Errorf("no compatible nodes (%d refused)", total), 4)
 }
 
 // NodesError is the error of a run that leaves some nodes in another state than ok.
