@@ -1,13 +1,12 @@
-// Package relay brings large files to many nodes at the speed of one link. The driver sends a file
-// to one node over SSH, and the nodes pass it on: each receives it from a node before it in a
-// chain, and sends it to the node behind it while the rest still arrives.
+// Package relay distributes large files peer to peer: nodes forward a file along a chain while it is
+// still arriving. The controller sends the file to one node over SSH.
 //
-// The driver starts a program on each node over its SSH session (relay.py). It chooses each node's
-// parent, and gives both a certificate of this run (TLS 1.3, an authority that lives as long as
-// the run, keys on no disk) and the token of the file. Each node compares each piece with the
-// digests that the driver computed, so that a node that lies harms nobody. If a parent dies, lies,
-// stalls or cannot be reached, the driver chooses another one, or sends the rest itself. The
-// program ends with its session and leaves nothing behind.
+// The controller starts a program on each node over its SSH session (relay.py). It chooses each
+// node's upstream peer, and sends both a certificate of this run (TLS 1.3, an authority that exists
+// only during the run, no keys on disk) and the token of the file. Each node compares every piece
+// with the controller's digests, so a lying node does no harm. If the upstream peer dies, lies,
+// stalls or is unreachable, the controller chooses another peer, or sends the rest itself. The
+// program exits with its session and leaves no files.
 package relay
 
 import (
@@ -29,12 +28,12 @@ var program = node.NewProgram("relay")
 
 // Options are the settings of a relay.
 type Options struct {
-	// Off makes the driver send every file to every node.
+	// Off makes the controller send every file to every node.
 	Off bool
-	// Fanout is how many nodes one node sends a file to at once. 0 means a chain, where ShouldRelay
-	// says that it pays.
+	// Fanout is how many nodes one node sends a file to in parallel. Zero means a chain, if
+	// ShouldRelay reports that it is faster.
 	Fanout int
-	// Limit is how many bytes per second a node sends to others; 0: no limit.
+	// Limit is how many bytes per second a node sends to its peers. Zero means no limit.
 	Limit int64
 }
 
@@ -56,14 +55,13 @@ func ParseMode(text string) (Options, error) {
 	return Options{Fanout: n}, nil
 }
 
-// ShouldRelay reports whether a relay is faster than the driver alone. To start the program and to
-// connect takes about half a second of a node's time, in which a driver's link of 1 Gbit/s sends
-// 60 MB.
+// ShouldRelay reports whether a relay is faster than the controller alone. Starting the program and
+// connecting takes about half a second, in which a link of 1 Gbit/s sends 60 MB.
 func ShouldRelay(size int64, nodes int) bool {
 	const (
 		leastNodes = 3
 		leastFile  = 8 << 20
-		leastTotal = 60 << 20 // bytes that the driver need not send
+		leastTotal = 60 << 20 // bytes that the controller need not send
 	)
 	return nodes >= leastNodes && size >= leastFile && size*int64(nodes-1) >= leastTotal
 }
@@ -71,7 +69,7 @@ func ShouldRelay(size int64, nodes int) bool {
 // leastChosen is the size in bytes of a file from which an explicit fanout counts.
 const leastChosen = 1 << 20
 
-// Relay brings the files of one run. A nil *Relay leaves every file to the driver.
+// Relay distributes the files of one run. A nil *Relay leaves every file to the controller.
 type Relay struct {
 	opt Options
 
@@ -95,9 +93,9 @@ func New(opt Options) *Relay {
 	}
 }
 
-// Register says that Bring will be called for a file and these nodes. Nodes with the same groups in
-// the inventory, such as those of a rack, follow each other in the chain. It returns false for a
-// file for which a relay does not pay.
+// Register registers a transfer of f to nodes, which Deliver carries out. Nodes with the same groups
+// in the inventory, such as the nodes of a rack, are neighbours in the chain. It returns false if a
+// relay would not be faster.
 func (r *Relay) Register(f fleet.LocalFile, nodes []*fleet.Node) bool {
 	if r == nil || len(nodes) < 2 || r.opt.Fanout == 0 && !ShouldRelay(f.Size, len(nodes)) ||
 		r.opt.Fanout > 0 && f.Size < leastChosen {
@@ -116,15 +114,15 @@ func (r *Relay) Register(f fleet.LocalFile, nodes []*fleet.Node) bool {
 	return true
 }
 
-// Withdraw says that an announced node does not need a file.
+// Withdraw removes a registered node that does not need a file.
 func (r *Relay) Withdraw(sha256 string, n *fleet.Node) {
 	if s, at := r.swarmOf(sha256, n); s != nil {
 		s.skip(at)
 	}
 }
 
-// Deliver brings a file to path on a node, with python as the interpreter there. Where the driver
-// has to send the file, Bring calls send, which continues behind the bytes in path+".part".
+// Deliver transfers a file to path on a node, whose interpreter is python. If the controller has to
+// send the file, Deliver calls send, which resumes after the bytes in path+".part".
 func (r *Relay) Deliver(
 	ctx context.Context, n *fleet.Node, python, sha256, path string, send func(context.Context) error,
 ) error {
@@ -132,7 +130,7 @@ func (r *Relay) Deliver(
 	if s == nil {
 		return send(ctx)
 	}
-	// Bring the file to a node.
+	// Transfer the file to the node.
 	t, err := s.join(ctx, at, n, python, path)
 	if err != nil {
 		s.skip(at)

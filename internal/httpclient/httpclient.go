@@ -39,7 +39,7 @@ type Transport struct {
 	Base         http.RoundTripper                                // sends the requests
 	StallTimeout time.Duration                                    // the longest time without a byte
 	Pause        func(ctx context.Context, d time.Duration) error // waits
-	Warn         func(format string, args ...any)                 // tells the user of a long wait; nil: nobody
+	Warn         func(format string, args ...any)                 // reports a long wait; may be nil
 
 	mutex sync.Mutex
 	waits map[string]time.Time // when a host wants the next request

@@ -111,7 +111,7 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// StatusOf returns the status of the answer behind an error, 0 if there was none.
+// StatusOf returns the HTTP status of err, or 0 if the server did not respond.
 func StatusOf(err error) int {
 	if ours := new(StatusError); errors.As(err, &ours) {
 		return ours.Code

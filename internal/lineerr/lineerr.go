@@ -37,7 +37,7 @@ func (p Position) String() string {
 type Problem struct {
 	Position Position
 	Message  string
-	// Hint suggests the next step; "" if there is none.
+	// Hint suggests the next step. It may be empty.
 	Hint string
 	// Excerpt is the line of the file with a caret below the place, or "".
 	Excerpt string

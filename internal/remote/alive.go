@@ -72,7 +72,7 @@ func (a *aliveConn) said() string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// keepAlive asks a silent node for a sign of life, and gives it up after limit silent intervals.
+// keepAlive sends keepalives to an unresponsive node, and aborts the connection after limit intervals.
 // Every byte from the node counts: while a big file goes over a slow line, the answer to a
 // keepalive waits behind it.
 func (c *sshConn) keepAlive(every time.Duration, limit int) {

@@ -21,18 +21,18 @@ type Target struct {
 	Node string
 	// Address is the host name or IP address to dial. dsbuild looks it up in known_hosts.
 	Address string
-	// Port is the TCP port; 0 means 22.
+	// Port is the TCP port. Zero means 22.
 	Port int
 	// User is the remote login; empty means the local user's name.
 	User string
 	// IdentityFiles are private keys. dsbuild tries them in this order and before the agent's other
 	// keys. ~ is expanded already.
 	IdentityFiles []string
-	// CertificateFiles are further certificates, besides those that lie next to their keys.
+	// CertificateFiles are certificates in addition to those next to their keys.
 	CertificateFiles []string
 	// IdentitiesOnly offers only the keys of IdentityFiles, even if the agent holds others.
 	IdentitiesOnly bool
-	// Agent is the agent's socket; "" means the dialer's socket, "none" no agent.
+	// Agent is the agent's socket. Empty means the dialer's socket, "none" means no agent.
 	Agent string
 	// HostKeyAlias, if set, replaces Address and Port in the lookup in known_hosts.
 	HostKeyAlias string
@@ -72,7 +72,7 @@ func (t Target) word() string { return cmp.Or(t.alias, t.Address) }
 type Command struct {
 	// Argv is the program and its arguments. dsbuild quotes each word for the remote shell.
 	Argv []string
-	// Env are variables for the program, quoted likewise.
+	// Env are environment variables, also quoted.
 	Env map[string]string
 	// EnvNames are the names of variables that Stdin carries, for a log.
 	EnvNames []string
@@ -97,8 +97,7 @@ type Upload struct {
 	// Path is the absolute path of the file on the node. The whole file appears there, or nothing.
 	Path string
 	Mode fs.FileMode
-	// Progress, if set, is called with the number of further bytes sent. Bytes from an earlier try
-	// count too.
+	// Progress, if set, is called with the number of bytes sent, including those of an earlier attempt.
 	Progress func(n int64)
 	// Limit, if set, limits the bytes per second of all uploads that share it. Its burst must be at
 	// least LimitBurst.
@@ -123,7 +122,7 @@ type Runner interface {
 
 // Conn is an open connection to one node. Put writes the file to Path+PartSuffix, in a folder that only
 // the caller uses, compares the length and the sha256 on the node, and renames the file. After a broken
-// connection the received bytes stay. The next try goes on from the part of them that is proven right.
+// connection the received bytes stay. A retry resumes after the verified prefix.
 type Conn interface {
 	Runner
 	Put(ctx context.Context, up Upload) error
