@@ -65,10 +65,9 @@ func newRootCommand(a *app) *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	completeWithoutPackage(root, a.stdout)
 	installHelp(root)
-	completeValues(root)
-	for _, cmd := range allCommands(root) {
+	for _, cmd := range append(allCommands(root), root) {
+		cmd.Flags().SortFlags, cmd.PersistentFlags().SortFlags = false, false
 		completeValues(cmd)
-		cmd.Flags().SortFlags = false
 		switch {
 		case cmd.Name() == "completion":
 			cmd.Short = "Generate a shell completion script"
