@@ -136,9 +136,9 @@ func (a *evaluation) checkMachine() {
 		a.addConflict("%s", whyNoCUDA(a.torch, a.Torches))
 	case !a.toolchain.IsCross():
 	case a.toolchain.ABI != wheel.StableABI:
-		a.addConflict("a wheel for one minor of torch needs the libraries of that torch: "+
+		a.addConflict("a wheel for one torch minor version needs that torch's libraries: "+
 			"for %s it can only be built on such a machine; "+
-			"here dsbuild builds wheels of torch's stable ABI for %[1]s", a.machine)
+			"on this machine dsbuild builds only stable-ABI wheels for %[1]s", a.machine)
 	case a.source.Source != CUDA13:
 		a.addConflict("dsbuild builds for %s only with %s, the CUDA of Python packages", a.machine, CUDA13)
 	}
@@ -161,7 +161,7 @@ func (a *evaluation) otherBaseConflict() string {
 	home := a.Bases[slices.IndexFunc(a.Bases, func(b Base) bool { return b.Suite == a.source.Suite })]
 	var but []string
 	if a.hostsNamed {
-		but = append(but, "not that of "+a.host.Name)
+		but = append(but, "not from "+a.host.Name)
 	}
 	switch asked := a.request.Python; {
 	case asked != "" && !home.hasPython(asked):
@@ -170,7 +170,7 @@ func (a *evaluation) otherBaseConflict() string {
 		but = append(but, fmt.Sprintf("which has Python %s, for which torch %s has no wheels",
 			joinWords(home.Pythons), a.torch.Version))
 	}
-	return fmt.Sprintf("%s (%s) is that of %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
+	return fmt.Sprintf("%s (%s) comes from %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
 }
 
 // chooseArchs takes the archs that are asked for, or else all: those of GPUs beside an x86_64
@@ -204,13 +204,13 @@ func (a *evaluation) findCUDA() bool {
 		if majorOf(c.Version) == majorOf(version) && compareVersions(c.Version, version) <= 0 {
 			a.cuda = c
 			if c.Version != version {
-				a.addWarning("CUDA %s is not in the tables of this dsbuild, which treats it like %s", version, c.Version)
+				a.addWarning("CUDA %s is not in dsbuild's tables, which treat it like %s", version, c.Version)
 			}
 			a.cuda.Version = version
 			return true
 		}
 	}
-	a.addConflict("CUDA %s is not in the tables of this dsbuild", version)
+	a.addConflict("CUDA %s is not in dsbuild's tables", version)
 	return false
 }
 
@@ -285,7 +285,7 @@ func (a *evaluation) fitOp(op *Op) string {
 		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, joinWords(sources), a.source.Source)
 	}
 	if op.DeviceCode && !a.source.Nvcc {
-		return "device code needs nvcc, and the Python packages of CUDA " + a.torch.CUDA + " have none"
+		return "device code needs nvcc, which the Python packages of CUDA " + a.torch.CUDA + " do not include"
 	}
 	for _, b := range op.Incompatible {
 		if compareVersions(a.cuda.Version, b.From) >= 0 && (b.To == "" || compareVersions(a.cuda.Version, b.To) < 0) {
@@ -304,7 +304,7 @@ func (o Op) archRange() string {
 	case o.MinArch != "" && o.MaxArch != "":
 		return "supports archs " + o.MinArch + " to " + o.MaxArch
 	case o.MinArch != "":
-		return "supports archs from " + o.MinArch + " on"
+		return "supports archs " + o.MinArch + " and newer"
 	}
 	return "supports archs up to " + o.MaxArch
 }
@@ -318,11 +318,11 @@ func (a *evaluation) checkArchs() {
 			a.addConflict("%s makes machine code for arch %s, but no PTX", a.source.Source, a.archWithGPUs(c))
 		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
 			those := rangeWords(Compilers(a.CUDAs, c), lists.Map(a.CUDAs, func(c CUDA) string { return c.Version }))
-			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; CUDA %s does",
+			a.addConflict("CUDA %s, %s, cannot compile for arch %s; CUDA %s can",
 				a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), those)
 		case len(a.gpus[c]) > 0 && a.torch.hasCUDAFor(a.machine) && !a.torchRunsOn(a.torch, arch, a.machine):
 			does := torchesThat(a.Torches, func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
-			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s",
+			a.addConflict("torch %s has no code for arch %s and does not run on it; %s",
 				a.torch.Version, a.archWithGPUs(c), cmp.Or(does, "no torch for "+a.machine+" does"))
 		}
 	}
@@ -342,7 +342,7 @@ func (a *evaluation) checkLimits() {
 		}
 		for _, arch := range a.toolchain.Archs {
 			if l.MaxArch != "" && olderMinor(l.MaxArch, arch.Capability()) {
-				a.addConflict("DeepSpeed %s is not compiled for arch %s: %s; DeepSpeed from %s on is",
+				a.addConflict("DeepSpeed %s is not compiled for arch %s: %s; DeepSpeed %s or newer is",
 					release, a.archWithGPUs(arch.Capability()), l.Why, l.Until)
 			}
 		}
@@ -355,10 +355,10 @@ func (s Span) laterWords(does string) string {
 	if s.Until == "" {
 		return ""
 	}
-	return fmt.Sprintf("; DeepSpeed from %s on %s", s.Until, does)
+	return fmt.Sprintf("; DeepSpeed %s or newer %s", s.Until, does)
 }
 
-// torchesThat says which torches do something ("torch from 2.11.0 on does"); "" if none does.
+// torchesThat says which torches do something ("torch 2.11.0 or newer does"); "" if none does.
 func torchesThat(all []Torch, do func(Torch) bool) string {
 	with := slices.DeleteFunc(slices.Clone(all), func(r Torch) bool { return !do(r) })
 	if len(with) == 0 {
@@ -371,7 +371,7 @@ func torchesThat(all []Torch, do func(Torch) bool) string {
 func rangeWords(list, all []string) string {
 	switch newest, oldest := list[0], list[len(list)-1]; {
 	case newest == all[0]:
-		return "from " + oldest + " on"
+		return oldest + " or newer"
 	case oldest == all[len(all)-1]:
 		return "up to " + newest
 	default:
@@ -460,7 +460,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	device := tc.HasDeviceCode()
 	withBF16 := Toolchain{Ops: slices.DeleteFunc(slices.Clone(a.ops), func(o Op) bool { return !o.BF16 })}.OpNames(true)
 	if len(withBF16) > 0 && len(a.archs) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
-		a.addWarning("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it",
+		a.addWarning("arch %s disables BF16 in %s for the whole wheel: build a separate wheel for this arch",
 			tc.Archs[0].Capability(), joinWords(withBF16))
 	}
 	if tc.Index != "" {
@@ -470,7 +470,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 		a.addNote("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)
 	}
 	if device && a.cuda.Version != tc.CUDA {
-		a.addNote("nvcc is %s and torch %s is built for CUDA %s: this works because the major is the same; "+
+		a.addNote("nvcc is %s and torch %s is built for CUDA %s: this works because the CUDA major version is the same; "+
 			"torch prints a warning during the build", a.cuda.Version, tc.Torch, tc.CUDA)
 	}
 	if device {
@@ -487,7 +487,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 		}
 	}
 	for _, arch := range a.archsTorchLacks() { // of --arch alone: a torch of one's own may have it
-		a.addWarning("torch %s itself has no code for arch %s", tc.Torch, a.archWithGPUs(arch))
+		a.addWarning("torch %s has no code for arch %s", tc.Torch, a.archWithGPUs(arch))
 	}
 	a.remarkProofs()
 	tc.Warnings = a.warnings
@@ -513,7 +513,7 @@ func (a *evaluation) remarkArchsWithoutMachine() {
 			}
 		}
 		if len(names) > 0 {
-			a.addWarning("arch %s is that of %s, beside which there is no x86_64 CPU: no machine runs its code in this wheel",
+			a.addWarning("arch %s (%s) is never paired with an x86_64 CPU: no machine can run this code",
 				c, names[0])
 		}
 	}

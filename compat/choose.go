@@ -32,7 +32,7 @@ func Choose(tables *Tables, offered []wheel.Loaded, f node.Facts) (Choice, error
 			fits = append(fits, fitting{&offered[i], v})
 			continue
 		}
-		list = append(list, fmt.Sprintf("%s does not fit it: %s", offered[i].Manifest.Name, strings.Join(v.Reasons, ", ")))
+		list = append(list, fmt.Sprintf("%s is incompatible: %s", offered[i].Manifest.Name, strings.Join(v.Reasons, ", ")))
 	}
 	if len(fits) == 0 {
 		return Choice{Verdict: Verdict{Reasons: list}}, nil
@@ -45,7 +45,7 @@ func Choose(tables *Tables, offered []wheel.Loaded, f node.Facts) (Choice, error
 			choice := Choice{Wheel: a.w, Verdict: a.v}
 			for _, b := range others {
 				_, why := a.compare(b)
-				choice.Why = append(choice.Why, fmt.Sprintf("chosen before %s, which fits too: %s", b.w.Manifest.Name, why))
+				choice.Why = append(choice.Why, fmt.Sprintf("preferred to %s, which is also compatible: %s", b.w.Manifest.Name, why))
 			}
 			return choice, nil
 		}
@@ -53,7 +53,7 @@ func Choose(tables *Tables, offered []wheel.Loaded, f node.Facts) (Choice, error
 			equal = append(equal, a.w.Manifest.Name)
 		}
 	}
-	return Choice{}, errors.New("these fit it equally well: " + strings.Join(equal, ", "))
+	return Choice{}, errors.New("equally suitable wheels: " + strings.Join(equal, ", "))
 }
 
 // fitting is a wheel that fits a node, with its verdict.
@@ -81,10 +81,10 @@ func (a fitting) compare(b fitting) (order int, why string) {
 		order int
 		why   string
 	}{
-		{oneIf(others) - oneIf(all), "it has more operators"},
-		{cmp.Compare(len(a.v.Notes), len(b.v.Notes)), "it has fewer compatibility notes"},
-		{cmp.Compare(n.CPU, m.CPU), "it uses more of the CPU"},
-		{oneIf(m.TorchABI.IsStable()) - oneIf(n.TorchABI.IsStable()), "it is for this torch alone"},
+		{oneIf(others) - oneIf(all), "more operators"},
+		{cmp.Compare(len(a.v.Notes), len(b.v.Notes)), "fewer compatibility notes"},
+		{cmp.Compare(n.CPU, m.CPU), "newer CPU instructions"},
+		{oneIf(m.TorchABI.IsStable()) - oneIf(n.TorchABI.IsStable()), "specific to this torch version"},
 	} {
 		if c.order != 0 {
 			return c.order, c.why

@@ -49,11 +49,11 @@ func TestChoose(t *testing.T) {
 		"the only one":            {[]wheel.Loaded{offered("a", nil)}, "a", "", ""},
 		"the only one, unfit":     {[]wheel.Loaded{unfit}, "unfit", "", ""},
 		"the one that fits":       {[]wheel.Loaded{unfit, offered("a", nil)}, "a", "", ""},
-		"a higher CPU level":      {[]wheel.Loaded{offered("a", nil), v4}, "v4", "it uses more of the CPU", ""},
-		"the order does not help": {[]wheel.Loaded{v4, offered("a", nil)}, "v4", "it uses more of the CPU", ""},
-		"equal":                   {[]wheel.Loaded{offered("a", nil), offered("b", nil)}, "", "", "these fit it equally well: a-0.19.8"},
-		"other sources":           {[]wheel.Loaded{offered("a", nil), other}, "", "", "these fit it equally well: a-"},
-		"other ops":               {[]wheel.Loaded{offered("a", nil), more}, "", "", "these fit it equally well: a-"},
+		"a higher CPU level":      {[]wheel.Loaded{offered("a", nil), v4}, "v4", "newer CPU instructions", ""},
+		"the order does not help": {[]wheel.Loaded{v4, offered("a", nil)}, "v4", "newer CPU instructions", ""},
+		"equal":                   {[]wheel.Loaded{offered("a", nil), offered("b", nil)}, "", "", "equally suitable wheels: a-0.19.8"},
+		"other sources":           {[]wheel.Loaded{offered("a", nil), other}, "", "", "equally suitable wheels: a-"},
+		"other ops":               {[]wheel.Loaded{offered("a", nil), more}, "", "", "equally suitable wheels: a-"},
 	} {
 		got, err := compat.Choose(tables, c.wheels, facts())
 		if c.err != "" {
@@ -70,7 +70,7 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	got, err := compat.Choose(tables, []wheel.Loaded{unfit, unfit}, facts())
-	if want := "unfit-0.19.8-cp312-cp312-linux_x86_64.whl does not fit it: "; err != nil || got.Wheel != nil || len(got.Verdict.Reasons) != 2 || !strings.HasPrefix(got.Verdict.Reasons[1], want) {
+	if want := "unfit-0.19.8-cp312-cp312-linux_x86_64.whl is incompatible: "; err != nil || got.Wheel != nil || len(got.Verdict.Reasons) != 2 || !strings.HasPrefix(got.Verdict.Reasons[1], want) {
 		t.Errorf("none fits: %+v, %v, want no wheel, and for each %q", got, err, want)
 	}
 }

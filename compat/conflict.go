@@ -40,10 +40,10 @@ func (e *ConflictError) Hint() string {
 		hints = appendMissing(hints, c.Advice)
 	}
 	if len(hints) == 0 && len(e.Conflicts) == 1 {
-		return "'dsbuild toolchains' lists what goes together"
+		return "list the supported combinations: dsbuild toolchains"
 	}
 	if len(hints) == 0 {
-		return "dsbuild knows no single change that helps: change each value that is named above"
+		return "change every value listed above: no single change is enough"
 	}
 	return strings.Join(hints, "; ")
 }

@@ -77,7 +77,7 @@ func (w *requirements) isForeignHost() bool {
 func (e *explainer) checkHosts() {
 	first := e.hosts[0]
 	if !first.builds(e.machine) { // then it is the only one
-		e.found.add("%s: its CPU is %s; no wheel for %s can be built there", first.Name, first.machine(), e.machine)
+		e.found.add("%s has an %s CPU and cannot build a wheel for %s", first.Name, first.machine(), e.machine)
 		if e.isForeignHost() {
 			e.found.advise("run dsbuild on a machine with an " + e.machine + " CPU")
 		}
@@ -94,8 +94,8 @@ func (e *explainer) checkHosts() {
 	case e.hostsNamed:
 		e.found.add("%s has Python %s, not %s", first.Name, joinWords(first.Pythons), p)
 	default:
-		e.found.add("no base has Python %s (%s): give your own interpreter: --env PYTHON, --base IMAGE, "+
-			"or --builder host with a python%s on PATH or of uv (uv python install %s)", p, e.pythonsByHost(), p, p)
+		e.found.add("no base has Python %s (%s): use an interpreter of yours with --env PYTHON, --base IMAGE, "+
+			"or --builder host and a python%s on PATH or from uv (uv python install %s)", p, e.pythonsByHost(), p, p)
 	}
 	e.request.Python = ""
 }
@@ -127,7 +127,7 @@ func (e *explainer) checkPythonOfTorch() {
 	}
 	if len(e.hosts[0].Pythons) == 0 {
 		e.found.add("the Python of %s is unknown", e.hosts[0].Name)
-		e.found.advise("give the version of its Python, such as --python " + torches[0].Pythons[0])
+		e.found.advise("specify its Python version, such as --python " + torches[0].Pythons[0])
 		e.request.Python = torches[0].Pythons[0]
 		return
 	}
@@ -148,7 +148,7 @@ func (e *explainer) addRefused(refused []*evaluation) {
 			where = "on " + e.hosts[0].Name
 		}
 		r := e.torches()[0]
-		e.found.add("torch %s is built for CUDA %s: there is no toolkit for it %s", r.Version, r.CUDA, where)
+		e.found.add("torch %s is built for CUDA %s, which has no toolkit %s", r.Version, r.CUDA, where)
 		return
 	}
 	isShared := func(why string) bool {

@@ -93,7 +93,7 @@ func (c *fitCheck) checkMachine() {
 
 func (c *fitCheck) checkPython() {
 	if c.f.Python == "" {
-		c.addReason("this node has no Python at the interpreter that the inventory names")
+		c.addReason("this node has no Python at the configured interpreter")
 		return
 	}
 	if c.takesPython() {
@@ -140,7 +140,7 @@ func (c *fitCheck) checkTorch() {
 	case c.m.TorchABI.IsStable():
 		switch oldest := c.m.TorchABI.Min; {
 		case olderMinor(c.f.Torch, oldest):
-			c.addReason("built for torch %s and newer, but this node has %s", oldest, firstTwo(c.f.Torch))
+			c.addReason("built for torch %s or newer, but this node has %s", oldest, firstTwo(c.f.Torch))
 		case preRelease(c.f.Torch) && firstTwo(c.f.Torch) == firstTwo(oldest):
 			c.addNote("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
 		}
@@ -168,7 +168,7 @@ func (c *fitCheck) checkCUDA() {
 	}
 	if !c.boundToCUDA() {
 		if have == "" && len(c.m.Ops) > 0 {
-			c.addNote("this node's torch has no CUDA: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
+			c.addNote("this node's torch has no CUDA: DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
 		}
 		return
 	}
@@ -179,7 +179,7 @@ func (c *fitCheck) checkCUDA() {
 		strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
 		c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
 	case strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
-		c.addNote("built for CUDA %s, but this node's torch is built for %s: DeepSpeed refuses this if the node has a GPU",
+		c.addNote("built for CUDA %s, but this node's torch is built for %s: DeepSpeed rejects this if the node has a GPU",
 			built, have)
 	}
 }
@@ -273,7 +273,7 @@ func (c *fitCheck) checkGPUs() {
 		return
 	}
 	if len(c.f.GPUs) == 0 {
-		c.addNote("no GPU is visible on this node: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
+		c.addNote("no GPU is visible on this node: DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
 	}
 	var seen []string
 	for _, g := range c.f.GPUs {
@@ -294,7 +294,7 @@ func (c *fitCheck) checkGPUs() {
 
 func (c *fitCheck) checkGPU(name, arch string) {
 	if torch := c.torchLacks(arch); torch != "" {
-		c.addReason("this node's torch %s has no code for %s itself: nothing of torch runs there", torch, name)
+		c.addReason("this node's torch %s has no code for %s, so torch does not run on it", torch, name)
 	}
 	if c.hasSASS(c.m.Archs, arch) {
 		c.noteMissingOps(name, arch)
@@ -310,7 +310,7 @@ func (c *fitCheck) checkGPU(name, arch string) {
 		c.addReason("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s",
 			c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
 	default:
-		c.addNote("%s uses the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
+		c.addNote("%s uses the PTX for %s: the driver compiles it on first use, which takes a while", name, ptx)
 		c.noteMissingOps(name, arch)
 	}
 }
@@ -373,7 +373,7 @@ func (c *fitCheck) checkDriver() {
 		c.addReason("built for CUDA %s, which needs driver %s or newer, but this node has %s", c.m.CUDA, floor, c.f.Driver)
 		return
 	}
-	c.addNote("CUDA %s needs driver %s or newer, but this node has %s: its torch may see no GPU",
+	c.addNote("CUDA %s needs driver %s or newer, but this node has %s: torch may not see the GPUs",
 		c.m.CUDA, floor, c.f.Driver)
 }
 

@@ -236,10 +236,10 @@ func (g *grouper) whyUnfit(c *nodeClass) []string {
 		return g.whyNotRun(classes)
 	}
 	if len(request.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(c.facts) {
-		return []string{fmt.Sprintf("its torch %s has no CUDA, and every requested operator has device code", c.facts.Torch)}
+		return []string{fmt.Sprintf("torch %s has no CUDA, and every requested operator has device code", c.facts.Torch)}
 	}
 	if why := olderThanStable(c.facts.Torch); request.ABI == wheel.StableABI && why != "" {
-		return []string{"its " + why}
+		return []string{why}
 	}
 	w, bad := g.lookUp(attempt{request, g.want.hosts})
 	for _, gpu := range c.facts.GPUs {

@@ -28,7 +28,7 @@ type change struct {
 func (t *Tables) dropOne(asked attempt, resolve func(attempt) *evaluation) string {
 	for _, c := range t.changes(asked) {
 		if e := resolve(c.attempt); e != nil {
-			return cmp.Or(c.what, "give --base "+e.host.Ref) + " to get " + e.gain(c.flag)
+			return cmp.Or(c.what, "pass --base "+e.host.Ref) + " to get " + e.gain(c.flag)
 		}
 	}
 	return ""
@@ -45,7 +45,7 @@ func (t *Tables) changes(asked attempt) []change {
 	}
 	drop := func(flag, value string, edit func(*attempt)) {
 		if value != "" {
-			add(fmt.Sprintf("leave %s %s out", flag, value), flag, edit)
+			add(fmt.Sprintf("omit %s %s", flag, value), flag, edit)
 		}
 	}
 	drop("--abi", string(asked.ABI), func(a *attempt) { a.ABI = "" })
@@ -58,9 +58,9 @@ func (t *Tables) changes(asked attempt) []change {
 	case len(asked.hosts) == 0:
 		add("", "", func(a *attempt) { a.hosts = t.images })
 	case asked.hosts[0].Host:
-		add("give --builder dagger", "--base", func(a *attempt) { a.hosts = nil })
+		add("pass --builder dagger", "--base", func(a *attempt) { a.hosts = nil })
 	default:
-		add("leave --base out", "--base", func(a *attempt) { a.hosts = nil })
+		add("omit --base", "--base", func(a *attempt) { a.hosts = nil })
 	}
 	drop("--python", asked.Python, func(a *attempt) { a.Python = "" })
 	ops, archs, gpus := asked.Ops, asked.Archs, SplitNames(asked.GPUs)
@@ -68,7 +68,7 @@ func (t *Tables) changes(asked attempt) []change {
 		drop("--ops", ops[0], func(a *attempt) { a.Ops = nil })
 	} else {
 		for _, op := range ops {
-			add("leave "+op+" out of --ops", "--ops", func(a *attempt) { a.Ops = without(ops, op) })
+			add("remove "+op+" from --ops", "--ops", func(a *attempt) { a.Ops = without(ops, op) })
 		}
 	}
 	if len(archs)+len(gpus) > 1 {
@@ -80,7 +80,7 @@ func (t *Tables) changes(asked attempt) []change {
 		}
 	}
 	if asked.CPU != "" {
-		add("leave --cpu and --machine out", "--cpu", func(a *attempt) { a.CPU = "" })
+		add("omit --cpu and --machine", "--cpu", func(a *attempt) { a.CPU = "" })
 	}
 	drop("--min-driver", asked.Driver, func(a *attempt) { a.Driver = "" })
 	drop("--target-glibc", asked.Glibc, func(a *attempt) { a.Glibc = "" })
@@ -96,7 +96,7 @@ func (a *evaluation) gain(flag string) string {
 	text := fmt.Sprintf("torch %s for CUDA %s and Python %s", a.torch.Version, a.torch.CUDA, a.python)
 	switch {
 	case flag == "--abi" && a.toolchain.ABI == wheel.TorchMinor:
-		text += " alone"
+		text += " only"
 	case flag == "--deepspeed":
 		return fmt.Sprintf("DeepSpeed %s with %s", a.deepspeed.Version, text)
 	case flag == "--base":
@@ -118,19 +118,19 @@ func (a *evaluation) gain(flag string) string {
 func unusable(f node.Facts) (reason, hint string) {
 	switch machine := machineOf(f.Platform); {
 	case machine != "" && machine != wheel.X86 && machine != wheel.Arm:
-		reason = fmt.Sprintf("its CPU is %s; dsbuild builds wheels for %s and %s only", machine, wheel.X86, wheel.Arm)
-		return reason, "build there with DeepSpeed's own setup.py"
+		reason = fmt.Sprintf("unsupported CPU architecture %s: dsbuild builds wheels only for %s and %s", machine, wheel.X86, wheel.Arm)
+		return reason, "build on the node with DeepSpeed's setup.py"
 	case f.Python == "":
-		return "it has no Python at the interpreter that the inventory names",
-			"set python: in the inventory to the interpreter of the environment (absolute)"
+		return "no Python at the configured interpreter",
+			"set python: in the inventory to the absolute path of the environment's interpreter"
 	case f.ExternallyManaged:
-		return "its Python is managed by the system (PEP 668) and must not be changed",
-			"create an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+		return "the system manages this Python (PEP 668), and it must not be changed",
+			"create an environment on the node (python3 -m venv, or uv venv), and set python: in the inventory to its interpreter"
 	case strings.Contains(f.Torch, "+rocm"):
-		return fmt.Sprintf("its torch %s is for AMD's GPUs, and dsbuild builds for NVIDIA's only", f.Torch),
-			"build there with DeepSpeed's own setup.py, or leave the node out"
+		return fmt.Sprintf("torch %s is for AMD GPUs; dsbuild supports only NVIDIA GPUs", f.Torch),
+			"build on the node with DeepSpeed's setup.py, or exclude the node"
 	case f.Torch == "":
-		return "its environment has no torch", "set python: in the inventory to the environment that has torch"
+		return "torch is not installed in the environment", "set python: in the inventory to an environment with torch"
 	}
 	return "", ""
 }
@@ -152,7 +152,7 @@ func (g *grouper) nodeHint(f node.Facts) string {
 		return "use another machine"
 	}
 	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(g.plainOps(g.want.Request)) == 0 {
-		return "install a torch for CUDA there, or ask for operators without device code: --ops cpu_adam,utils"
+		return "install a CUDA build of torch, or request operators without device code: --ops cpu_adam,utils"
 	}
 	// The package index has the node's torch; nobody chose another one for a reason.
 	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
@@ -162,7 +162,7 @@ func (g *grouper) nodeHint(f node.Facts) string {
 	if hint := g.otherTorch(f); usual && hint != "" {
 		return hint
 	}
-	return "build the wheel on such a node, for its environment: dsbuild wheel --env " +
+	return "build the wheel on such a node for its environment: dsbuild wheel --env " +
 		node.PlainPath(f.Executable, "PYTHON")
 }
 
@@ -180,7 +180,7 @@ func (g *grouper) otherTorch(f node.Facts) string {
 	if e == nil {
 		return ""
 	}
-	hint := fmt.Sprintf("install torch %s for CUDA %s there", e.torch.Version, e.torch.CUDA)
+	hint := fmt.Sprintf("install torch %s for CUDA %s on the node", e.torch.Version, e.torch.CUDA)
 	if !g.DriverSupports(with.Driver, f.TorchCUDA) {
 		hint += ", which works with driver " + f.Driver
 	}

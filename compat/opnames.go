@@ -50,19 +50,19 @@ func (t *Tables) CheckOp(name string) error {
 
 // unknownOp says that there is no op of this name. Letters alone prove no meaning, so similar names are a question.
 func (t *Tables) unknownOp(name string) Conflict {
-	c := Conflict{What: fmt.Sprintf("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)}
+	c := Conflict{What: fmt.Sprintf("dsbuild has no op %q ('dsbuild ops' lists the ops)", name)}
 	if op, ok := opMeant(t.Ops, name); ok {
-		c.What = fmt.Sprintf("dsbuild cannot build an op %q: it is called %s", name, op.Name)
+		c.What = fmt.Sprintf("dsbuild has no op %q: it is called %s", name, op.Name)
 		c.Advice = didYouMean(op.Name)
 		return c
 	}
 	if i := slices.IndexFunc(t.MissingOps, func(m MissingOp) bool { return opWord(m.Name) == opWord(name) }); i >= 0 {
-		c.What = fmt.Sprintf("dsbuild cannot build an op %q: %s", name, t.MissingOps[i].Why)
-		c.Advice = []string{"leave it out"}
+		c.What = fmt.Sprintf("dsbuild has no op %q: %s", name, t.MissingOps[i].Why)
+		c.Advice = []string{"omit it"}
 		return c
 	}
 	if several := severalNames(name, func(n string) bool { return t.CheckOp(n) == nil }); several != "" {
-		c.Advice = []string{"join them by commas: --ops " + several}
+		c.Advice = []string{"separate them with commas: --ops " + several}
 		return c
 	}
 	var known, parts []string

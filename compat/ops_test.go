@@ -40,9 +40,9 @@ func opCases() []opCase {
 	return []opCase{
 		{what: "plain ops need no arch", flags: "--ops plain,young", want: "plain young"},
 		{what: "every op gets the archs", flags: "--ops device,plain --arch 7.5;8.0+PTX", want: "plain device:7.5;8.0+PTX"},
-		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", warning: "modern is compiled for 8.0 and not for 7.5: it supports archs from 8.0 on"},
+		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", warning: "modern is compiled for 8.0 and not for 7.5: it supports archs 8.0 and newer"},
 		{what: "a ceiling", flags: "--ops bounded --arch 7.5;9.0;10.0", want: "bounded:9.0", warning: "not for 7.5 and 10.0: it supports archs 8.0 to 9.0"},
-		{what: "a floor above all", flags: "--ops device,modern --arch 7.5", err: "op modern supports archs from 8.0 on, but not 7.5"},
+		{what: "a floor above all", flags: "--ops device,modern --arch 7.5", err: "op modern supports archs 8.0 and newer, but not 7.5"},
 		{what: "all on CUDA 13", flags: "--ops all --arch 8.0", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged young", left: "gone broken"},
 		{what: "all on an older CUDA 13", flags: "--ops all --arch 8.0 --torch 2.14", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged young broken:8.0", left: "gone"},
 		{what: "those that are proven", flags: "--ops proven --arch 8.0", want: "bounded:8.0"},
@@ -52,11 +52,11 @@ func opCases() []opCase {
 		{what: "all for an older torch wants nvcc", flags: "--ops all --gpu A100 --torch 2.8", want: "plain device:8.0 modern:8.0 bounded:8.0 young broken:8.0", left: "packaged gone"},
 		{what: "all of an older release", flags: "--ops all --arch 8.0 --deepspeed 0.14.4", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged gone", left: "young broken"},
 		{what: "all for an older Python", flags: "--ops all --arch 8.0 --torch 2.8 --python 3.9", want: "plain device:8.0 modern:8.0 bounded:8.0 young broken:8.0", left: "packaged gone"},
-		{what: "all, and one by name", flags: "--ops all,modern --gpu V100", err: "op modern supports archs from 8.0 on, but not 7.0 (V100)"},
+		{what: "all, and one by name", flags: "--ops all,modern --gpu V100", err: "op modern supports archs 8.0 and newer, but not 7.0 (V100)"},
 		{what: "all and no arch", flags: "--ops all", want: "plain device:7.5;8.0;8.6;8.9;9.0;10.0;10.3;12.0+PTX modern:8.0;8.6;8.9;9.0;10.0;10.3;12.0+PTX bounded:8.0;8.6;8.9;9.0 packaged young", left: "gone broken"},
 		{what: "its toolchain", flags: "--ops packaged --torch 2.10", err: "op packaged works only with cuda13, not with cuda12"},
-		{what: "too young", flags: "--ops young --deepspeed 0.19.0", err: "op young is in DeepSpeed from 0.19.5 on, not in 0.19.0"},
-		{what: "gone", flags: "--ops gone", err: "op gone left DeepSpeed with 0.19.7, it is not in 0.19.8"},
+		{what: "too young", flags: "--ops young --deepspeed 0.19.0", err: "op young requires DeepSpeed 0.19.5 or newer, not 0.19.0"},
+		{what: "gone", flags: "--ops gone", err: "op gone was removed in DeepSpeed 0.19.7 and is not in 0.19.8"},
 		{what: "broken here", flags: "--ops broken --arch 8.0 --torch 2.15", err: "op broken cannot be built with CUDA 13.2: its sources redeclare a name"},
 		{what: "broken, and a toolkit that is left", flags: "--ops broken --arch 8.0", want: "broken:8.0"},
 	}
@@ -122,7 +122,7 @@ func TestTogether(t *testing.T) {
 	tt := tables(t)
 	a := parse(t, tt, `--gpu V1000 --gpu V100 --deepspeed 0.1.0 --torch 2.15.0 --python 3.9 --cuda 12.8 --target-glibc 2.17 --ops fused_adam,nonsense`)
 	_, err := tt.Resolve(a.request)
-	for _, want := range []string{`GPU "V1000"`, "DeepSpeed 0.1.0", `op "nonsense"`, "CUDA 13.2, not 12.8", "no wheels for Python 3.9", "glibc 2.17", "nothing for arch 7.0 (V100"} {
+	for _, want := range []string{`GPU "V1000"`, "DeepSpeed 0.1.0", `op "nonsense"`, "CUDA 13.2, not 12.8", "no wheels for Python 3.9", "glibc 2.17", "cannot compile for arch 7.0 (V100"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %s", err, want)
 		}
@@ -141,14 +141,14 @@ func TestForeignMachine(t *testing.T) {
 	}{
 		"arm for itself":             {wheel.Request{Archs: archs(t, "9.0")}, []BuildHost{arm}, "armv8-a", ""},
 		"arm for itself, one torch":  {wheel.Request{Archs: archs(t, "9.0"), ABI: wheel.TorchMinor}, []BuildHost{arm}, "armv8-a", ""},
-		"arm for x86":                {wheel.Request{CPU: wheel.CPUv3}, []BuildHost{arm}, "its CPU is aarch64; no wheel for x86_64", "run dsbuild on a machine with an x86_64 CPU"},
-		"x86 without a container":    {wheel.Request{GPUs: []string{"GH200"}}, []BuildHost{x86}, "its CPU is x86_64; no wheel for aarch64", "give --builder dagger to get torch 2.15.0 for CUDA 13.2 and Python 3.11 on Debian 12 (bookworm)"},
+		"arm for x86":                {wheel.Request{CPU: wheel.CPUv3}, []BuildHost{arm}, "has an aarch64 CPU and cannot build a wheel for x86_64", "run dsbuild on a machine with an x86_64 CPU"},
+		"x86 without a container":    {wheel.Request{GPUs: []string{"GH200"}}, []BuildHost{x86}, "has an x86_64 CPU and cannot build a wheel for aarch64", "pass --builder dagger to get torch 2.15.0 for CUDA 13.2 and Python 3.11 on Debian 12 (bookworm)"},
 		"x86 in a container":         {wheel.Request{GPUs: []string{"GH200"}}, nil, "armv8-a", ""},
 		"one torch in a container":   {wheel.Request{GPUs: []string{"GH200"}, ABI: wheel.TorchMinor}, nil, "for aarch64 it can only be built on such a machine", ""},
-		"an old torch":               {wheel.Request{GPUs: []string{"GH200"}, Torch: "2.10"}, nil, "torch 2.10.0 has no CUDA in its wheel for aarch64; torch from 2.11.0 on does", "leave --torch 2.10 out to get torch 2.15.0 "},
+		"an old torch":               {wheel.Request{GPUs: []string{"GH200"}, Torch: "2.10"}, nil, "torch 2.10.0 has no CUDA in its wheel for aarch64; torch 2.11.0 or newer does", "omit --torch 2.10 to get torch 2.15.0 "},
 		"kernels for x86 alone":      {wheel.Request{GPUs: []string{"GH200"}, Ops: []string{"ragged_device_ops"}}, nil, "op ragged_device_ops cannot be built for aarch64: its kernels", ""},
 		"no torch for the GPU":       {wheel.Request{GPUs: []string{"T4G"}}, nil, "GPU T4G (arch 7.5): no torch for aarch64", "built from source"},
-		"a GPU of the other machine": {wheel.Request{GPUs: []string{"GH200"}, CPU: wheel.CPUv3}, nil, "its CPU is aarch64, but the wheel is for x86_64", "give --arch 9.0"},
+		"a GPU of the other machine": {wheel.Request{GPUs: []string{"GH200"}, CPU: wheel.CPUv3}, nil, "its CPU is aarch64, but the wheel is for x86_64", "pass --arch 9.0"},
 	} {
 		tc, err := tt.Resolve(c.request, c.hosts...)
 		got, hint := string(tc.CPU), ""
@@ -195,12 +195,12 @@ func TestDefaultOps(t *testing.T) {
 	if got := strings.Join(tc.OpNames(false), ","); err != nil || got != "cpu_adam,fused_adam" {
 		t.Errorf("ops %s, %v", got, err)
 	}
-	if len(tc.Notes) != 1 || tc.Notes[0] != "utils is left out: op utils is in DeepSpeed from 0.17.1 on, not in 0.17.0" {
+	if len(tc.Notes) != 1 || tc.Notes[0] != "utils is omitted: op utils requires DeepSpeed 0.17.1 or newer, not 0.17.0" {
 		t.Errorf("notes %q", tc.Notes)
 	}
 	_, err = tt.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})
 	var bad *ConflictError
-	if !errors.As(err, &bad) || !strings.HasPrefix(bad.Fix, "leave --deepspeed 0.17.0 out to get DeepSpeed 0.19.8 ") {
+	if !errors.As(err, &bad) || !strings.HasPrefix(bad.Fix, "omit --deepspeed 0.17.0 to get DeepSpeed 0.19.8 ") {
 		t.Errorf("asked for by name: %v", err)
 	}
 }

@@ -92,7 +92,7 @@ func (r *groupReasons) chooseTorch() {
 	}
 	if r.want.ABI == "" {
 		if why := r.asked.whyTorchMinor(have[0]); why != "" {
-			r.addReason("one torch and one Python: %s", why)
+			r.addReason("a single torch and Python version: %s", why)
 		}
 	}
 	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", r.Request.Python, r.Request.Torch, r.Request.CUDA)
@@ -100,7 +100,7 @@ func (r *groupReasons) chooseTorch() {
 		r.addReason("%s: as on these nodes", what)
 		return
 	}
-	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s",
+	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s release",
 		what, joinWords(have), firstTwo(r.Request.Torch))
 }
 
@@ -144,7 +144,7 @@ func (r *groupReasons) explainArchs() {
 		out = append(out, joinWords(r.Request.GPUs)+" as requested")
 	}
 	if len(out) == 0 {
-		r.addReason("only operators without device code, %s: the torch of these nodes has no CUDA", joinWords(r.Request.Ops))
+		r.addReason("only operators without device code, %s: these nodes' torch has no CUDA", joinWords(r.Request.Ops))
 	} else {
 		r.addReason("%s", strings.Join(out, ", "))
 	}
@@ -153,7 +153,7 @@ func (r *groupReasons) explainArchs() {
 	}
 	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
 	if strange != "" {
-		r.addReason("the GPU of %s is not in the tables: if the wheel has no code for it, give its compute capability with --arch",
+		r.addReason("the GPU of %s is not in dsbuild's tables: if the wheel has no code for it, pass its compute capability with --arch",
 			strange)
 	}
 }
@@ -174,7 +174,7 @@ func (r *groupReasons) chooseCPU() {
 	}
 	if r.want.CPU == "" && r.Request.CPU != r.made.toolchain.CPU {
 		oldest := r.namesWhere(func(f node.Facts) bool { return f.CPU == string(r.Request.CPU) })
-		r.addReason("%s: the oldest CPU is that of %s", r.Request.CPU, oldest)
+		r.addReason("%s: the oldest CPU is on %s", r.Request.CPU, oldest)
 		return
 	}
 	r.addReason("%s, %s", r.Request.CPU, why)
@@ -192,7 +192,7 @@ func (r *groupReasons) explainSplit(classes []*nodeClass) {
 		return
 	}
 	if all := slices.Concat(classes, others); r.evaluationOf(all) != nil {
-		r.addReason("a separate wheel: one for all would not run on some nodes: %s", strings.Join(r.whyNotRun(all), "; "))
+		r.addReason("a separate wheel: a common one would not run on some nodes: %s", strings.Join(r.whyNotRun(all), "; "))
 		return
 	}
 	var archs []string

@@ -83,7 +83,7 @@ func (l *lookup) findDeepSpeed() {
 	} else if v != "" && v != Latest {
 		l.request.DeepSpeed = ""
 		all := releases(l.DeepSpeeds)
-		l.bad.add("DeepSpeed %s is not in the tables of this dsbuild, which knows %s to %s", v, all[len(all)-1], all[0])
+		l.bad.add("DeepSpeed %s is not in dsbuild's tables, which cover %s to %s", v, all[len(all)-1], all[0])
 	}
 }
 
@@ -126,13 +126,13 @@ func (l *lookup) findTorch() {
 	_, local, _ := strings.Cut(asked, "+")
 	switch all := torchVersions(l.Torches); {
 	case isPlain(asked):
-		l.bad.add("torch %s is not in the tables of this dsbuild, which knows %s to %s", asked, all[len(all)-1], all[0])
+		l.bad.add("torch %s is not in dsbuild's tables, which cover %s to %s", asked, all[len(all)-1], all[0])
 	case otherTorches.MatchString(local):
-		l.bad.add("torch %s is not for NVIDIA's GPUs, and dsbuild builds for these only", asked)
-		l.bad.advise("name a torch for CUDA, or build with DeepSpeed's own setup.py")
+		l.bad.add("torch %s is not for NVIDIA GPUs, the only ones that dsbuild supports", asked)
+		l.bad.advise("choose a torch for CUDA, or build with DeepSpeed's setup.py")
 	default:
 		l.bad.add("torch %s is not a release of torch for CUDA", asked)
-		l.bad.advise("build for the environment that has it, on a machine with this environment: --env PYTHON")
+		l.bad.advise("build on a machine with an environment that has it: --env PYTHON")
 	}
 }
 
@@ -155,7 +155,7 @@ func (l *lookup) findCUDA() {
 func (l *lookup) findPython() {
 	asked := l.request.Python
 	if all := allPythons(l.Torches); asked != "" && !slices.Contains(all, asked) {
-		l.bad.add("no torch has wheels for Python %s, only for %s", asked, joinWords(all))
+		l.bad.add("no torch release has wheels for Python %s, only for %s", asked, joinWords(all))
 		l.request.Python = ""
 	}
 }
@@ -182,7 +182,7 @@ func (l *lookup) checkDriver() {
 	case !driverForm.MatchString(asked):
 		l.bad.add("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node prints it)", asked)
 	default:
-		l.bad.add("driver %s supports no CUDA in the tables of this dsbuild: %s is the oldest driver that does",
+		l.bad.add("driver %s supports no CUDA in dsbuild's tables: %s is the oldest driver that does",
 			asked, oldest)
 	}
 	l.request.Driver = ""
@@ -196,7 +196,7 @@ func (l *lookup) findArchs() {
 			good = append(good, a)
 			continue
 		}
-		l.bad.add("no CUDA in the tables of this dsbuild compiles for arch %s", a.Capability())
+		l.bad.add("no CUDA in dsbuild's tables compiles for arch %s", a.Capability())
 	}
 	l.request.Archs, l.archs = good, slices.Clone(good)
 }
@@ -231,9 +231,9 @@ func (l *lookup) findMachine() {
 	}
 	for _, name := range SplitNames(l.request.GPUs) {
 		if rows := l.GPUsNamed(name); own != "" && len(rows) > 0 && rows[0].Machine == "" {
-			l.bad.add("GPU %s comes with a CPU of %s, and GPU %s with none: no wheel is for both %s and %s",
+			l.bad.add("GPU %s is sold with an %s CPU, and GPU %s is not: one wheel cannot serve both %s and %s",
 				own, l.machine, name, l.machine, wheel.X86)
-			l.bad.advise(fmt.Sprintf("build a wheel for each, or give --machine %s if %s is in such a machine too", l.machine, name))
+			l.bad.advise(fmt.Sprintf("build a wheel for each, or pass --machine %s if %s is in such a machine too", l.machine, name))
 		}
 	}
 	if l.machine == "" {
@@ -296,15 +296,15 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 		}
 		if machine != "" && g.Machine != "" && g.Machine != machine {
 			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s, but the wheel is for %s", name, g.Arch, g.Machine, machine)
-			c.Advice = []string{"leave --machine and --cpu out"}
+			c.Advice = []string{"omit --machine and --cpu"}
 			if g.Class == "data centre" { // the others are one piece with their CPU
 				c.Advice = append(c.Advice,
-					fmt.Sprintf("if the node has an %s CPU, give --arch %s in place of the GPU", machine, g.Arch))
+					fmt.Sprintf("if the node has an %s CPU, pass --arch %s instead of the GPU", machine, g.Arch))
 			}
 			return c, true
 		}
 		if on := cmp.Or(machine, g.Machine, wheel.X86); t.NewestTorch(g.Arch, on) == "" {
-			c.What = fmt.Sprintf("GPU %s (arch %s): no torch for %s in the tables of this dsbuild has code for it",
+			c.What = fmt.Sprintf("GPU %s (arch %s): no torch for %s in dsbuild's tables has code for it",
 				name, g.Arch, on)
 			flags := "--arch " + g.Arch
 			if on != wheel.X86 {
@@ -319,33 +319,33 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 
 // unknownGPU names the products that a name is similar to.
 func (t *Tables) unknownGPU(name string) Conflict {
-	const all = "'dsbuild gpus' lists all; --arch takes the compute capability"
-	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
+	const all = "'dsbuild gpus' lists them all; --arch accepts a compute capability"
+	what := fmt.Sprintf("GPU %q is not in dsbuild's tables", name)
 	if arch, ok := wheel.ParseArchAlias(name); ok {
-		what += "; it is a compute capability, which --arch of dsbuild wheel takes"
+		what += ": it is a compute capability"
 		return Conflict{what, didYouMean("--arch " + arch.String())}
 	}
 	if otherMakers.MatchString(strings.TrimSpace(name)) {
 		return Conflict{
-			What:   fmt.Sprintf("GPU %q is not NVIDIA's, and dsbuild builds for NVIDIA's GPUs only", name),
-			Advice: []string{"DeepSpeed's own setup.py builds on a machine that has one"},
+			What:   fmt.Sprintf("GPU %q is not an NVIDIA GPU, the only ones that dsbuild supports", name),
+			Advice: []string{"build with DeepSpeed's setup.py on a machine that has one"},
 		}
 	}
 	if several := t.names().several(name); several != "" {
 		return Conflict{
-			What:   what + ": it names several",
-			Advice: []string{"give each by itself: --gpu " + QuoteFlag(several)},
+			What:   what + ": it names several GPUs",
+			Advice: []string{"separate them with commas: --gpu " + QuoteFlag(several)},
 		}
 	}
 	if archs := t.names().archsOf(name); len(archs) > 0 {
 		return Conflict{
-			What:   fmt.Sprintf("%q is a generation of GPUs", name),
-			Advice: []string{"name the GPU, or all archs of the generation: --arch " + QuoteFlag(strings.Join(archs, ";"))},
+			What:   fmt.Sprintf("%q is a GPU generation, not a GPU", name),
+			Advice: []string{"name the GPU, or pass the generation's archs: --arch " + QuoteFlag(strings.Join(archs, ";"))},
 		}
 	}
 	if g := t.names().otherGeneration(name); g != nil {
 		return Conflict{
-			What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation",
+			What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, a different generation",
 				name, g.Name, g.Arch),
 			Advice: []string{all},
 		}
@@ -354,7 +354,7 @@ func (t *Tables) unknownGPU(name string) Conflict {
 	if len(near) == 0 {
 		return Conflict{What: what, Advice: []string{all}}
 	}
-	what += fmt.Sprintf(", which has %s (%s)", joinWords(near), all)
+	what += fmt.Sprintf(", which have %s (%s)", joinWords(near), all)
 	return Conflict{what, didYouMean(lists.Map(near, QuoteFlag)...)}
 }
 
@@ -435,7 +435,7 @@ func (l *lookup) defaultOps() []string {
 			why = l.Ops[i].absentFrom(l.deepspeed.Version)
 		}
 		if why != "" {
-			l.notes = append(l.notes, fmt.Sprintf("%s is left out: %s", name, why))
+			l.notes = append(l.notes, fmt.Sprintf("%s is omitted: %s", name, why))
 		}
 		return why != ""
 	})
@@ -445,14 +445,14 @@ func (l *lookup) defaultOps() []string {
 func (o Op) absentFrom(deepspeed string) string {
 	switch {
 	case o.Since != "" && compareVersions(deepspeed, o.Since) < 0:
-		return fmt.Sprintf("op %s is in DeepSpeed from %s on, not in %s", o.Name, o.Since, deepspeed)
+		return fmt.Sprintf("op %s requires DeepSpeed %s or newer, not %s", o.Name, o.Since, deepspeed)
 	case o.Until != "" && compareVersions(deepspeed, o.Until) >= 0:
-		return fmt.Sprintf("op %s left DeepSpeed with %s, it is not in %s", o.Name, o.Until, deepspeed)
+		return fmt.Sprintf("op %s was removed in DeepSpeed %s and is not in %s", o.Name, o.Until, deepspeed)
 	}
 	for _, f := range o.Faults {
 		if f.contains(deepspeed) {
 			return fmt.Sprintf("op %s of DeepSpeed %s cannot be built: %s%s",
-				o.Name, deepspeed, f.Why, f.laterWords("is mended"))
+				o.Name, deepspeed, f.Why, f.laterWords("is fixed"))
 		}
 	}
 	return ""

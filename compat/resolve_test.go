@@ -114,10 +114,10 @@ func (a *ask) remove(t *testing.T, flag, v string) {
 }
 
 // gainOf matches a hint with a change that was tried, and what comes of it.
-var gainOf = regexp.MustCompile(`^(?:leave (--[a-z]+) ("[^"]*"|\S+) out|leave (\S+) out of (--ops)|leave (--base) out|leave --cpu and --machine out|give (--base|--builder) (\S+)) ` +
+var gainOf = regexp.MustCompile(`^(?:omit (--[a-z-]+) ("[^"]*"|\S+)|remove (\S+) from (--ops)|omit (--base)|omit --cpu and --machine|pass (--base|--builder) (\S+)) ` +
 	`to get (?:DeepSpeed (\S+) with )?torch (\S+) for CUDA (\S+) and Python (\d+\.\d+)`)
 
-// change does what a hint says, as a reader would: "leave --torch 2.15.0 out to get torch 2.10.0 for CUDA 12.8 and
+// change does what a hint says, as a reader would: "omit --torch 2.15.0 to get torch 2.10.0 for CUDA 12.8 and
 // Python 3.11". It returns the match of gainOf, nil for a hint without a change.
 func (a *ask) change(t *testing.T, tt *Tables, hint string) []string {
 	t.Helper()

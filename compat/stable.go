@@ -48,7 +48,7 @@ func olderThanStable(torch string) string {
 	if !olderMinor(torch, StableTorch) {
 		return ""
 	}
-	return fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses",
+	return fmt.Sprintf("torch %s is older than %s, the first release with the stable ABI that dsbuild needs",
 		torch, StableTorch)
 }
 
@@ -60,7 +60,7 @@ func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	case !slices.Contains([]ProofState{Ran, Launched, Loaded}, o.StableState()):
 		return fmt.Sprintf("op %s is not proven with torch's stable ABI (state %s)", o.Name, o.StableState())
 	case !olderMinor(torch, StableTorch) && olderMinor(torch, cmp.Or(o.Stable.Headers, o.Stable.Built)):
-		return fmt.Sprintf("op %s was not compiled over torch's stable ABI with the headers of torch %s, only of %s",
+		return fmt.Sprintf("op %s was not compiled with torch's stable ABI and the headers of torch %s, only of %s",
 			o.Name, firstTwo(torch), o.Stable.Built)
 	}
 	return ""
@@ -87,11 +87,11 @@ func (w *requirements) whyTorchMinor(torch string) string {
 	}
 	switch {
 	case len(unproven) > 0:
-		return fmt.Sprintf("over torch's stable ABI %s: not proven to do the same (dsbuild ops)", joinWords(unproven))
+		return fmt.Sprintf("not proven equivalent with torch's stable ABI: %s (dsbuild ops)", joinWords(unproven))
 	case w.request.Foreign && len(other) > 0:
-		return "over torch's stable ABI the ops are proven for releases of DeepSpeed only"
+		return "with torch's stable ABI, the ops are proven only for releases of DeepSpeed"
 	case len(other) > 0:
-		return fmt.Sprintf("over torch's stable ABI %s: not proven for DeepSpeed %s (dsbuild ops)",
+		return fmt.Sprintf("with torch's stable ABI, %s not proven for DeepSpeed %s (dsbuild ops)",
 			joinWords(other), w.deepspeed.Version)
 	}
 	return ""
@@ -110,7 +110,7 @@ func (a *evaluation) chooseABI() {
 		}
 		if why != "" {
 			a.toolchain.ABI = wheel.TorchMinor
-			a.addNote("the wheel is for torch %s and Python %s alone: %s", firstTwo(a.torch.Version), a.python, why)
+			a.addNote("the wheel is only for torch %s and Python %s: %s", firstTwo(a.torch.Version), a.python, why)
 		}
 	}
 	if a.toolchain.ABI == wheel.TorchMinor {
@@ -143,7 +143,7 @@ func (a *evaluation) remarkProofs() {
 		}
 	}
 	if len(loaded) > 0 {
-		a.addWarning("%s: loaded with torch's stable ABI, but no kernel was ever run, for lack of a GPU", joinWords(loaded))
+		a.addWarning("%s: loaded with torch's stable ABI, but no kernel has run, for lack of a GPU", joinWords(loaded))
 	}
 	if len(other) > 0 {
 		a.addWarning("%s: with torch's stable ABI not proven for DeepSpeed %s (dsbuild ops --json)",

@@ -17,7 +17,7 @@ import (
 // BaseError returns the error of a base that cannot be used.
 func BaseError(arg string, err error) error {
 	return fault.WithCode(fault.WithHint(fmt.Errorf("base %s: %w", arg, err),
-		"give a root file system tar, an OCI tar (both uncompressed), or an image such as debian:bookworm-slim"), 2)
+		"specify an uncompressed root file system tar or OCI tar, or an image such as debian:bookworm-slim"), 2)
 }
 
 // imageRef matches the form of an image reference: name, tag, digest.

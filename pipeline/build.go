@@ -46,7 +46,7 @@ func (b *build) run(ctx context.Context, space Workspace) error {
 		return nil
 	}
 	if err == nil {
-		b.rep.Warn("smoke: dsbuild did not run the ops, because %s; the first deploy to a node that has it loads them",
+		b.rep.Warn("smoke: the ops were not run, because %s; the first deploy to a node with it loads them",
 			ui.Clean(string(why)))
 	}
 	return err

@@ -76,7 +76,7 @@ const (
 // ParseBuildHost reads the output of InspectScript, which comes from a base that is not trusted.
 func ParseBuildHost(text string) (BuildHost, error) {
 	fail := func(format string, args ...any) (BuildHost, error) {
-		return BuildHost{}, fault.WithHint(fmt.Errorf("inspecting the base: its answer "+format, args...),
+		return BuildHost{}, fault.WithHint(fmt.Errorf("inspecting the base: the answer "+format, args...),
 			"a base needs a shell and the usual programs: sed, tr, cut, uname")
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
@@ -84,9 +84,9 @@ func ParseBuildHost(text string) (BuildHost, error) {
 	case len(text) > maxLook || len(lines) > maxLookLines:
 		return fail("has %d bytes in %d lines", len(text), len(lines))
 	case lines[0] != "look\t1":
-		return fail("is not that of this version of dsbuild")
+		return fail("is from another version of dsbuild")
 	case lines[len(lines)-1] != "end":
-		return fail("is cut off")
+		return fail("is truncated")
 	}
 	var g BuildHost
 	facts := lookFacts()

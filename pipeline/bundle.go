@@ -37,15 +37,15 @@ type BundlePlan struct {
 func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
 	if p.Toolchain().IsCross() {
 		return nil, fault.New(fault.Usage,
-			"give the nodes whole environments: dsbuild env; or make it on such a machine: --builder host",
-			"no wheelhouse for %s: dsbuild builds and collects packages for the machine on which it builds",
+			"deploy complete environments with dsbuild env, or build it on such a machine: --builder host",
+			"cannot build a wheelhouse for %s: packages are built and collected only for the build machine's architecture",
 			p.Toolchain().CPU.Machine())
 	}
 	companions = slices.Clone(companions)
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(companions); i++ {
 		if companions[i].Name == companions[i-1].Name {
-			return nil, badSource(companions[i].Name, errors.New("given twice with --with"), companionForms)
+			return nil, badSource(companions[i].Name, errors.New("specified twice with --with"), companionForms)
 		}
 	}
 	own := *p
@@ -54,7 +54,7 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 	}}
 	if len(companions) > 0 {
 		sources := Step{
-			Name: CompanionsStep, Title: "copy the sources of the companions", Image: Local,
+			Name: CompanionsStep, Title: "copy the sources of the extra wheels", Image: Local,
 			Env: map[string]string{},
 		}
 		for _, c := range companions {
@@ -83,7 +83,7 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 // its CPU and its GPUs.
 func withStep(p *Plan, companions []Companion) Step {
 	s := Step{
-		Name: WithStep, Title: "build companions", Image: Toolchain, Script: "with.sh",
+		Name: WithStep, Title: "build extra wheels", Image: Toolchain, Script: "with.sh",
 		Scripts: []string{siteScript, "wheels.py", "cxx", "libaio.map", "nvcc"},
 		Inputs:  []string{CompanionsStep}, Network: true, Compile: true, Env: map[string]string{},
 	}
@@ -108,7 +108,7 @@ func withStep(p *Plan, companions []Companion) Step {
 			assumed = append(assumed, c.Name+"="+c.assumedVersion())
 		}
 	}
-	s.Title = "build companions: " + strings.Join(names, ", ")
+	s.Title = "build extra wheels: " + strings.Join(names, ", ")
 	s.Env["DSBUILD_ASSUMED"] = strings.Join(assumed, " ")
 	return s
 }
@@ -181,7 +181,7 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	}
 	for _, c := range b.Companions {
 		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
-			return wheel.Bundle{}, fmt.Errorf("companion %s: the step %s made no wheel of it", c.Name, WithStep)
+			return wheel.Bundle{}, fmt.Errorf("extra wheel %s: the step %s built no wheel", c.Name, WithStep)
 		}
 	}
 	to := filepath.Join(r.Dir, wheel.WheelhouseDir)

@@ -48,10 +48,10 @@ func TestOpenCompanion(t *testing.T) {
 		t.Errorf("%v, %s", err, c.assumedVersion())
 	}
 	for arg, want := range map[string]string{
-		"transformers": "it needs a version", "": "it needs a version", "-e@x": "it needs a version", "a b==1": "it needs a version",
+		"transformers": "missing version", "": "missing version", "-e@x": "missing version", "a b==1": "missing version",
 		"a==one": "is not a version", "a==1;os_name=='x'": "is not a version", "torch==2.9": "torch and its packages cannot", "nvidia-nccl-cu12==2": "torch and its packages cannot",
-		"Triton@git+https://git.example/x": "torch and its packages cannot", "deepspeed@0.19": "DeepSpeed cannot be a companion",
-		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "does not read repositories",
+		"Triton@git+https://git.example/x": "torch and its packages cannot", "deepspeed@0.19": "DeepSpeed cannot be its own extra wheel",
+		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "unsupported scheme",
 	} {
 		_, err := OpenCompanion(t.Context(), arg, t.TempDir(), os.Environ())
 		if fault.ExitCode(err) != fault.Usage || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" || strings.Contains(err.Error(), "s3cret") {
@@ -122,7 +122,7 @@ func TestBundlePlanGolden(t *testing.T) {
 	if again := bundlePlan(t, p, companions, true); again.Digest != b.Digest {
 		t.Error("the order of companions changes the plan")
 	}
-	if _, err := NewBundlePlan(p, []Companion{companions[0], companions[0]}, true); err == nil || !strings.Contains(err.Error(), "given twice") {
+	if _, err := NewBundlePlan(p, []Companion{companions[0], companions[0]}, true); err == nil || !strings.Contains(err.Error(), "specified twice") {
 		t.Error(err)
 	}
 }
@@ -218,9 +218,9 @@ func TestBundleThatFails(t *testing.T) {
 	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
 	b := bundlePlan(t, plan(t, image(), nil, "8.0"), someCompanions(t), false)
 	for want, change := range map[string]func(*inMemory){
-		"step with: exit code 1":                            func(m *inMemory) { m.fail = WithStep },
-		"companion tiny: the step with made no wheel of it": func(m *inMemory) { delete(m.outputs[WithStep], "tiny") },
-		"dsbuild never replaces torch":                      func(m *inMemory) { m.outputs[WithStep]["triton"] = "3.0" },
+		"step with: exit code 1":                         func(m *inMemory) { m.fail = WithStep },
+		"extra wheel tiny: the step with built no wheel": func(m *inMemory) { delete(m.outputs[WithStep], "tiny") },
+		"dsbuild never replaces torch":                   func(m *inMemory) { m.outputs[WithStep]["triton"] = "3.0" },
 	} {
 		m := newMemory(t)
 		change(m)

@@ -104,9 +104,9 @@ func StepFailed(step string, err error, ran bool, tail string) error {
 	hint := ""
 	switch {
 	case another != nil:
-		hint = fmt.Sprintf("the index has another file under the name and version of %s than the plan "+
+		hint = fmt.Sprintf("the index has a different file for %s than the plan "+
 			"(dsbuild wheel --dry-run lists its sha256): "+
-			"take it from the index that has the original, with --index-url, or repair the mirror", another[1])
+			"use the index with the original file (--index-url), or repair the mirror", another[1])
 	case missingHeader.MatchString(tail):
 		m := missingHeader.FindStringSubmatch(tail)
 		hint = headerHint(m[1] + m[2])
@@ -114,10 +114,10 @@ func StepFailed(step string, err error, ran bool, tail string) error {
 		hint = fmt.Sprintf("torch's headers need %s, but these sources use an older standard: torch up to 2.11 works with C++17",
 			olderStandard.FindStringSubmatch(tail)[1])
 	case killedLine.MatchString(tail):
-		hint = "the system killed a compiler because memory ran out. --jobs 1 compiles one source at a time"
+		hint = "the system ran out of memory and killed a compiler; --jobs 1 compiles one source at a time"
 	case full:
-		hint = "a first build needs up to 25 GB where the engine (docker system df) or ~/.cache/dsbuild lies; " +
-			"TMPDIR names another temporary directory"
+		hint = "a first build needs up to 25 GB on the disk of the engine (docker system df) or of ~/.cache/dsbuild; " +
+			"TMPDIR sets another temporary directory"
 	}
 	if another != nil || step == SmokeStep && ran && !full {
 		err = fault.WithCode(err, fault.Wheel)

@@ -29,16 +29,16 @@ var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9
 func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Companion, error) {
 	m := companionArg.FindStringSubmatch(arg)
 	if m == nil {
-		return Companion{}, badSource(redactURL(arg), errors.New("it needs a version or its sources"), companionForms)
+		return Companion{}, badSource(redactURL(arg), errors.New("missing version or sources"), companionForms)
 	}
 	c := Companion{Name: pypi.CanonPackageName(m[1])}
 	switch what := m[3]; {
 	case wheel.IsTorchPackage(c.Name):
 		return c, badSource(c.Name,
-			errors.New("torch and its packages cannot be companions: a node has them, and dsbuild never changes them"),
+			errors.New("torch and its packages cannot be extra wheels: dsbuild never changes a node's torch"),
 			"choose the torch to build for with --torch")
 	case c.Name == "deepspeed":
-		return c, badSource(c.Name, errors.New("DeepSpeed cannot be a companion of itself"),
+		return c, badSource(c.Name, errors.New("DeepSpeed cannot be its own extra wheel"),
 			"choose its sources with --deepspeed")
 	case m[2] == "==" && !pep440.MatchString(what):
 		return c, badSource(redactURL(arg), fmt.Errorf("%.64q is not a version", what), companionForms)
@@ -48,7 +48,7 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 	default:
 		check := func(t *tree) (string, string, error) { // of any Python project
 			if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
-				err := errors.New("not a Python project: it has neither pyproject.toml nor setup.py")
+				err := errors.New("not a Python project: neither pyproject.toml nor setup.py found")
 				return "", "", badSource(c.Name, err, companionForms)
 			}
 			return c.Name, "", nil

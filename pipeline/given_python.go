@@ -51,7 +51,7 @@ func environmentError(python, try string, reasons ...string) error {
 	if len(reasons) > 1 {
 		between = "\n  "
 	}
-	try = cmp.Or(try, "--env needs the python of an environment that has torch with CUDA: .../bin/python")
+	try = cmp.Or(try, "pass --env the python of an environment with a CUDA build of torch: .../bin/python")
 	return fault.New(fault.Usage, try, "environment of %s:%s%s", python, between, strings.Join(reasons, "\n  "))
 }
 
@@ -72,7 +72,7 @@ func ReadGivenPython(ctx context.Context, python string) (GivenPython, error) {
 	g := GivenPython{Facts: facts}
 	if facts.Executable == "" || facts.Dists == nil {
 		why := node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; ")))
-		return g, environmentError(python, "", "it does not answer like a Python: "+why.Error())
+		return g, environmentError(python, "", "not a Python interpreter: "+why.Error())
 	}
 	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
 	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &g.Details) })
@@ -91,7 +91,7 @@ func noInterpreter(python string, err error) error {
 	info, _ := os.Stat(file)
 	switch {
 	case !strings.Contains(python, "/") && errors.Is(err, exec.ErrNotFound):
-		return environmentError(python, "", "no command of this name is on PATH")
+		return environmentError(python, "", "command not found on PATH")
 	case info != nil && info.IsDir():
 		try := "--env " + filepath.Join(file, "bin", "python")
 		if _, err := os.Stat(filepath.Join(file, "bin", "python")); err != nil {
@@ -99,7 +99,7 @@ func noInterpreter(python string, err error) error {
 		}
 		return environmentError(python, try, file+" is a directory")
 	case errors.Is(err, os.ErrNotExist):
-		return environmentError(python, "", "there is no file "+file)
+		return environmentError(python, "", "no such file: "+file)
 	case errors.Is(err, os.ErrPermission):
 		return environmentError(python, "", file+" is not executable")
 	}
@@ -116,19 +116,19 @@ func (g *GivenPython) checkUsable() error {
 	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	switch {
 	case g.Details.Torch == "":
-		add("it has no torch")
+		add("torch is not installed")
 	case g.TorchCUDA == "":
-		add("its torch %s is built only for the CPU", g.Details.Torch)
+		add("torch %s is built only for the CPU", g.Details.Torch)
 	}
 	if g.Details.Machine != wheel.X86 && g.Details.Machine != wheel.Arm {
-		add("its machine is %s: dsbuild builds for %s and %s", g.Details.Machine, wheel.X86, wheel.Arm)
+		add("unsupported CPU architecture %s: dsbuild builds for %s and %s", g.Details.Machine, wheel.X86, wheel.Arm)
 	}
 	if g.Glibc == "" {
-		add("its C library is not glibc")
+		add("the C library is not glibc")
 	}
 	for _, site := range g.Details.Sites {
 		if !sitePath.MatchString(site) {
-			add("the name of its directory %q cannot be part of a list of paths", site)
+			add("the directory name %q cannot be part of a path list", site)
 		}
 	}
 	g.Sites = g.Details.Sites
@@ -180,12 +180,12 @@ func (g GivenPython) Asked(request wheel.Request) (wheel.Request, error) {
 		{"--cuda", &request.CUDA, g.TorchCUDA},
 	} {
 		if *f.value != "" && *f.value != f.has && !strings.HasPrefix(f.has, *f.value+".") {
-			reasons = append(reasons, fmt.Sprintf("the request is for %s %s, but it has %s", f.flag, *f.value, f.has))
+			reasons = append(reasons, fmt.Sprintf("%s %s was requested, but the environment has %s", f.flag, *f.value, f.has))
 		}
 		*f.value = f.has
 	}
 	if len(reasons) > 0 {
-		const try = "leave out --python, --torch and --cuda: --env decides them"
+		const try = "omit --python, --torch and --cuda: --env determines them"
 		return request, environmentError(g.Executable, try, reasons...)
 	}
 	return request, nil
@@ -204,7 +204,7 @@ var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
 func (g GivenPython) Released(t *compat.Tables) error {
 	if g.Details.Machine == wheel.Arm {
 		return environmentError(g.Executable, "use --builder host",
-			"its machine is "+g.Details.Machine+", and dsbuild's containers are of "+wheel.X86)
+			"its CPU architecture is "+g.Details.Machine+", but dsbuild's containers are for "+wheel.X86)
 	}
 	if ofIndex.MatchString(g.Details.Torch) && t.HasTorch(g.Torch, g.TorchCUDA, wheel.Minor(g.Facts.Python)) {
 		return nil

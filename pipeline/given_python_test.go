@@ -131,12 +131,12 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 	_, cpu := environment(t, "2.15.0+cpu", "None", nil)
 	prefix := filepath.Dir(filepath.Dir(cpu))
 	for python, want := range map[string]string{
-		cpu:                      "its torch 2.15.0+cpu is built only for the CPU",
+		cpu:                      "torch 2.15.0+cpu is built only for the CPU",
 		prefix:                   prefix + " is a directory",
-		"/nowhere/bin/python":    "environment of /nowhere/bin/python: there is no file /nowhere/bin/python",
+		"/nowhere/bin/python":    "environment of /nowhere/bin/python: no such file: /nowhere/bin/python",
 		"/etc/passwd":            "/etc/passwd is not executable",
-		"/bin/true":              "it does not answer like a Python",
-		"no-such-python-on-path": "environment of no-such-python-on-path: no command of this name is on PATH",
+		"/bin/true":              "not a Python interpreter",
+		"no-such-python-on-path": "environment of no-such-python-on-path: command not found on PATH",
 	} {
 		_, err := pipeline.ReadGivenPython(t.Context(), python)
 		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" {
@@ -159,7 +159,7 @@ func TestEnvironmentDecides(t *testing.T) {
 		}
 	}
 	_, err := g.Asked(wheel.Request{Python: "3.1", Torch: "2.9.0", CUDA: "13.0"})
-	for _, want := range []string{"the request is for --python 3.1, but it has 3.10", "the request is for --torch 2.9.0, but it has 2.8.0", "the request is for --cuda 13.0, but it has 12.8"} {
+	for _, want := range []string{"--python 3.1 was requested, but the environment has 3.10", "--torch 2.9.0 was requested, but the environment has 2.8.0", "--cuda 13.0 was requested, but the environment has 12.8"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}

@@ -106,7 +106,7 @@ func (n *Network) setNvcc(file string) error {
 		return networkError(flag, takes, "%w", err)
 	}
 	if sum != want {
-		return networkError(flag, takes, "%s has a different content: its sha256 is %s", file, sum)
+		return networkError(flag, takes, "%s has different content: its sha256 is %s", file, sum)
 	}
 	n.toolkit, n.variables["DSBUILD_TOOLKIT_DEB"] = path, path
 	return nil
@@ -166,7 +166,7 @@ func withoutIndexName(index string) string {
 func checkURL(from, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return networkError(from, urlLike(from), "not a URL of http or https")
+		return networkError(from, urlLike(from), "not an HTTP or HTTPS URL")
 	}
 	return nil
 }
@@ -174,10 +174,10 @@ func checkURL(from, text string) error {
 // urlLike describes a valid URL of a setting, with an example.
 func urlLike(name string) string {
 	if name == aptMirror {
-		return "a URL such as https://mirror.example.org/apt, with the folders debian and ubuntu"
+		return "a URL such as https://mirror.example.org/apt, with the directories debian and ubuntu"
 	}
 	if name == torchIndexes {
-		return "a URL such as https://mirror.example.org/torch, with the folder cu126/torch/"
+		return "a URL such as https://mirror.example.org/torch, with the directory cu126/torch/"
 	}
 	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; " +
 		"in a password, write characters other than letters and digits in percent encoding: @ is %40"
@@ -220,7 +220,7 @@ func (n *Network) readCertificates(flag, variable string) error {
 		}
 	}
 	if out.Len() == 0 {
-		return networkError(name, caLike, "%s holds no certificate in PEM", path)
+		return networkError(name, caLike, "%s contains no PEM certificate", path)
 	}
 	n.ca = out.String()
 	return nil

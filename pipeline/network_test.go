@@ -170,12 +170,12 @@ func TestSiteErrors(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		{NetworkOptions{IndexURL: "ftp://u:geheim@host/"}, nil, "--index-url: not a URL of http or https"},
-		{NetworkOptions{}, map[string]string{torchIndexes: "geheim"}, torchIndexes + ": not a URL"},
-		{NetworkOptions{}, map[string]string{"PIP_INDEX_URL": "geheim"}, "PIP_INDEX_URL: not a URL"},
-		{NetworkOptions{ExtraIndexURLs: []string{"http://u:geheim@[::1/"}}, nil, "--extra-index-url: not a URL"},
+		{NetworkOptions{IndexURL: "ftp://u:geheim@host/"}, nil, "--index-url: not an HTTP or HTTPS URL"},
+		{NetworkOptions{}, map[string]string{torchIndexes: "geheim"}, torchIndexes + ": not an HTTP or HTTPS URL"},
+		{NetworkOptions{}, map[string]string{"PIP_INDEX_URL": "geheim"}, "PIP_INDEX_URL: not an HTTP or HTTPS URL"},
+		{NetworkOptions{ExtraIndexURLs: []string{"http://u:geheim@[::1/"}}, nil, "--extra-index-url: not an HTTP or HTTPS URL"},
 		{NetworkOptions{}, map[string]string{aptMirror: "http://u:geheim&@host/"}, "write %23, %26, %5C"},
-		{NetworkOptions{CA: empty}, nil, "--ca: " + empty + " holds no certificate"},
+		{NetworkOptions{CA: empty}, nil, "--ca: " + empty + " contains no PEM certificate"},
 		{NetworkOptions{}, map[string]string{"SSL_CERT_FILE": empty + ".not"}, "SSL_CERT_FILE: open " + empty + ".not: no such file"},
 	} {
 		_, err := NewNetwork(c.o, func(name string) string { return c.env[name] })

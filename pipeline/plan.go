@@ -176,7 +176,7 @@ func NewPlan(
 	p.Steps = []Step{
 		sourceStep(src), compileStep(env), stripStep(tc, keepDebug), packStep(tc),
 		{
-			Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Local,
+			Name: AuditStep, Title: "reopen the wheel and compare it with the request", Image: Local,
 			Inputs: []string{PackStep},
 		},
 		smokeStep(part),
@@ -503,7 +503,7 @@ func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, 
 	}
 	findings := append(p.auditFindings(v.Contents), v.Findings()...)
 	if v.Manifest == nil || v.Manifest.PlanDigest != p.Digest {
-		findings = append(findings, "its manifest names another plan")
+		findings = append(findings, "the manifest names another plan")
 	}
 	if len(findings) > 0 {
 		return wheel.Contents{}, wheel.MismatchError(filepath.Base(file), findings)
@@ -533,7 +533,7 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	base := strings.TrimSpace(p.Base.Ref + " " + p.Base.Digest)
 	fmt.Fprintf(&b, "\nbuilder    %s\n", builder)
 	fmt.Fprintf(&b, "base       %s: %s, glibc %s\n", base, tc.Environment.Name, tc.Environment.Glibc)
-	fmt.Fprintf(&b, "toolchain  %s, and %d packages of Python\n", tc.CUDASource, len(p.Packages))
+	fmt.Fprintf(&b, "toolchain  %s, and %d Python packages\n", tc.CUDASource, len(p.Packages))
 	disk, took := "25 GB", "some minutes"
 	if p.Base.Host {
 		disk = "15 GB" // no engine and no image
@@ -543,10 +543,10 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 		sets += len(op.Archs)
 	}
 	if sets > 30 {
-		took = "an hour or two on two cores: ops with much device code, for many GPUs"
+		took = "an hour or two on two cores: much device code for many GPUs"
 	}
 	if stored {
-		took = "a second: the store has this wheel"
+		took = "a second: cached"
 	}
 	fmt.Fprintf(&b, "disk       up to %s for a first build with this toolchain\ntime       %s\n", disk, took)
 	p.printLeftOut(&b)
@@ -559,7 +559,7 @@ func (p *Plan) printTarget(w io.Writer) {
 	tc := p.Toolchain()
 	torch, cuda, python := tc.Serves()
 	if tc.ABI == wheel.StableABI {
-		torch += " and newer (the stable ABI, built with " + tc.Torch + ")"
+		torch += " or newer (stable ABI, built with " + tc.Torch + ")"
 	}
 	fmt.Fprintf(w, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, torch, cuda, python, tc.CPU)
 	fmt.Fprintf(w, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "),
@@ -568,7 +568,7 @@ func (p *Plan) printTarget(w io.Writer) {
 
 func (p *Plan) printLeftOut(w io.Writer) {
 	for _, left := range p.Toolchain().SkippedOps {
-		fmt.Fprintf(w, "left out   %s: %s\n", left.Name, left.Why)
+		fmt.Fprintf(w, "skipped    %s: %s\n", left.Name, left.Why)
 	}
 }
 
@@ -589,7 +589,7 @@ func (p *Plan) Print(w io.Writer) error {
 			fmt.Fprintf(&b, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
 		}
 	}
-	fmt.Fprintf(&b, "packages   %d of Python may be installed, each with this sha256 only\n", len(p.Packages))
+	fmt.Fprintf(&b, "packages   %d Python packages, pinned by sha256\n", len(p.Packages))
 	for _, one := range p.Packages {
 		fmt.Fprintf(&b, "             %s  %s\n", one.SHA256, one)
 	}

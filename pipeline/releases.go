@@ -97,7 +97,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		case ctx.Err() != nil:
 			return f, context.Cause(ctx)
 		case err != nil && !errors.Is(err, pyindex.ErrNoProject):
-			f.addNote("dsbuild uses its own tables, because the package index did not answer for deepspeed: %v", err)
+			f.addNote("using dsbuild's own tables, because the package index did not answer for deepspeed: %v", err)
 		}
 		files = append(files, more...)
 	}
@@ -112,7 +112,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		}
 		found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
 		if named && file.Yanked {
-			f.addNote("DeepSpeed %s was withdrawn from the package index (yanked): dsbuild uses it because you named it%s",
+			f.addNote("DeepSpeed %s was yanked from the package index; used because you requested it%s",
 				asked, strings.TrimSuffix(": "+ui.Shorten(file.Reason, 200), ": "))
 		}
 	}
@@ -121,10 +121,10 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		f.Version = f.Tables.DeepSpeeds[0].Version
 	}
 	if _, ok := found[f.Version]; ok {
-		f.addNote("DeepSpeed %s is not in the tables of this dsbuild, which treats it like %s",
+		f.addNote("DeepSpeed %s is not in dsbuild's tables, which treat it like %s",
 			f.Version, compat.NearestVersions(f.Version, known)[0])
 	} else if len(files) > 0 && f.Version == asked {
-		f.addNote("DeepSpeed %s: the package index has no source distribution of it with a sha256, "+
+		f.addNote("DeepSpeed %s: the package index has no source distribution with a sha256, "+
 			"which a plan needs (--deepspeed also accepts the file)", f.Version)
 	}
 	return f, nil
@@ -145,8 +145,8 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, request wheel.Re
 			return f, context.Cause(ctx)
 		}
 		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
-			f.addNote("the tables of this dsbuild do not have %s, "+
-				"and torch's own index did not answer (name a mirror of it with %s): %v", askedTorch(request), torchIndexes, err)
+			f.addNote("dsbuild's tables do not have %s, "+
+				"and torch's own index did not answer (set a mirror with %s): %v", askedTorch(request), torchIndexes, err)
 			return f, nil // another of them would not answer either
 		}
 		row := compat.Torch{CUDA: cuda, Index: name, SHA256: map[string]string{}}
@@ -173,7 +173,7 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, request wheel.Re
 			return f, nil
 		}
 	}
-	f.addNote("neither the tables of this dsbuild nor torch's own indexes have %s", askedTorch(request))
+	f.addNote("neither dsbuild's tables nor torch's own indexes have %s", askedTorch(request))
 	return f, nil
 }
 

@@ -99,18 +99,18 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		notes   []string
 		hint    string
 	}{
-		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is not in the tables of this dsbuild, which treats it like 0.19.8"}, ""},
-		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is not in the tables"}, ""},
-		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was withdrawn from the package index (yanked): dsbuild uses it because you named it: breaks ZeRO-3", "treats it like"}, ""},
-		"a candidate":      {s, "0.20.0rc1", "4", []string{"treats it like"}, ""},
-		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no source distribution of it with a sha256"}, "to get DeepSpeed 0.19.10 "},
-		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution of it with a sha256"}, "to get DeepSpeed 0.19.10 "},
+		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is not in dsbuild's tables, which treat it like 0.19.8"}, ""},
+		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is not in dsbuild's tables"}, ""},
+		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was yanked from the package index; used because you requested it: breaks ZeRO-3", "treat it like"}, ""},
+		"a candidate":      {s, "0.20.0rc1", "4", []string{"treat it like"}, ""},
+		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no source distribution with a sha256"}, "to get DeepSpeed 0.19.10 "},
+		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution with a sha256"}, "to get DeepSpeed 0.19.10 "},
 		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "to get DeepSpeed 0.19.10 "},
 		"too old":          {s, "0.3.0", "", nil, "to get DeepSpeed 0.19.8 "},
-		"no index":         {down, "0.19.9", "", []string{"dsbuild uses its own tables, because the package index did not answer for deepspeed: http://127.0.0.1:9/"}, "to get DeepSpeed 0.19.8 "},
-		"newest, no index": {down, compat.Latest, "9e491abd", []string{"dsbuild uses its own tables"}, ""},
+		"no index":         {down, "0.19.9", "", []string{"using dsbuild's own tables, because the package index did not answer for deepspeed: http://127.0.0.1:9/"}, "to get DeepSpeed 0.19.8 "},
+		"newest, no index": {down, compat.Latest, "9e491abd", []string{"using dsbuild's own tables"}, ""},
 		"an empty index":   {site(t, NetworkOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "to get DeepSpeed 0.19.8 "},
-		"beside":           {site(t, NetworkOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treats it like"}, ""},
+		"beside":           {site(t, NetworkOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treat it like"}, ""},
 	} {
 		found, err := c.network.Releases().DeepSpeed(t.Context(), newTables(t), c.version)
 		if err != nil {
@@ -161,7 +161,7 @@ func TestReleasesOfTorch(t *testing.T) {
 		"newer":              {s, wheel.Request{Torch: "2.16.1"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
 		"its Python":         {s, wheel.Request{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.0 13.0.3 cu130 3", nil, ""},
 		"a minor":            {s, wheel.Request{Torch: "2.16"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
-		"for Windows":        {s, wheel.Request{Torch: "2.17.0"}, "", []string{"neither the tables of this dsbuild nor torch's own indexes have torch 2.17.0"}, "to get torch 2.15.0 "},
+		"for Windows":        {s, wheel.Request{Torch: "2.17.0"}, "", []string{"neither dsbuild's tables nor torch's own indexes have torch 2.17.0"}, "to get torch 2.15.0 "},
 		"no index":           {down, wheel.Request{Torch: "2.16.1"}, "", []string{"did not answer"}, "to get torch 2.15.0 "},
 		"another CUDA":       {s, wheel.Request{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"an older driver":    {s, wheel.Request{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
@@ -169,7 +169,7 @@ func TestReleasesOfTorch(t *testing.T) {
 		"the driver runs it": {s, wheel.Request{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
 		"a CUDA of none":     {s, wheel.Request{Torch: "2.12", CUDA: "12.4"}, "", []string{"nor torch's own indexes have torch 2.12 for CUDA 12.4"}, "to get torch 2.6.0 "},
 		"a driver of none":   {s, wheel.Request{Torch: "2.13", Driver: "550"}, "", []string{"have torch 2.13 for driver 550"}, "to get torch 2.10.0 "},
-		"no torch index":     {down, wheel.Request{Torch: "2.12", Driver: "550"}, "", []string{"do not have torch 2.12 for driver 550, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "to get torch 2.10.0 "},
+		"no torch index":     {down, wheel.Request{Torch: "2.12", Driver: "550"}, "", []string{"do not have torch 2.12 for driver 550, and torch's own index did not answer (set a mirror with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "to get torch 2.10.0 "},
 	} {
 		found, err := c.network.Releases().Torch(t.Context(), newTables(t), c.r)
 		if err != nil {
@@ -249,10 +249,10 @@ func TestReleasesByTheSite(t *testing.T) {
 		network Network
 		note    string
 	}{
-		"its certificate":       {site(t, NetworkOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in the tables of this dsbuild, which"},
+		"its certificate":       {site(t, NetworkOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in dsbuild's tables, which"},
 		"no certificate":        {site(t, NetworkOptions{IndexURL: secure.URL}, nil), "certificate signed by unknown authority"},
-		"a proxy":               {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in the tables of this dsbuild, which"},
-		"a proxy for all":       {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in the tables of this dsbuild, which"},
+		"a proxy":               {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in dsbuild's tables, which"},
+		"a proxy for all":       {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in dsbuild's tables, which"},
 		"a proxy, but not here": {site(t, NetworkOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), "connection refused"},
 	} {
 		found, err := c.network.Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")

@@ -58,7 +58,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return wheel.Artifact{}, fault.WithHint(fmt.Errorf("output directory: %w", err),
-			"choose a folder that you can write: -o DIR")
+			"choose a writable directory: -o DIR")
 	}
 	if !r.NoCache {
 		var a wheel.Artifact
@@ -74,7 +74,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 			return a, err
 		}
 		if ok {
-			r.Report.Step("wheel: from the store, plan "+p.Digest[:12]).End(ui.Cached, "")
+			r.Report.Step("wheel: cache hit, plan "+p.Digest[:12]).End(ui.Cached, "")
 			a.Cached, a.Seconds = true, time.Since(start).Seconds()
 			return a, nil
 		}
@@ -153,7 +153,7 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 	if err != nil {
 		// Add the log's place to the hint of the error.
 		log := file.Name()
-		where := "the whole log is in " + log
+		where := "full log: " + log
 		if advice := fault.Hint(err); advice != "" {
 			where = advice + "; " + where
 		}

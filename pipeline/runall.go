@@ -53,7 +53,7 @@ func (r Runner) RunAll(ctx context.Context, plans []*Plan, done func(Result)) []
 		}
 		if result.Err == nil && p.Key != "" {
 			if err := r.Store.LinkKey(ctx, p.Key, p.Digest); err != nil {
-				one.Report.Warn("the store could not record its targets: %v", err)
+				one.Report.Warn("cannot record its targets in the store: %v", err)
 			}
 		}
 		if done != nil {

@@ -89,7 +89,7 @@ func OpenSource(ctx context.Context, arg, dir string, environ []string) (Source,
 	return project{checkDeepSpeed, staleDeepSpeed, environ}.openSource(ctx, arg, dir)
 }
 
-const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
+const sourceForms = "use a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
 
 // openSource makes the copy of every source but a release.
 func (p project) openSource(ctx context.Context, arg, dir string) (Source, error) {
@@ -108,7 +108,7 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 	info, err := os.Stat(arg)
 	switch {
 	case strings.Contains(arg, "://"):
-		return Source{}, badSource(redactURL(arg), errors.New("a URL needs its kind before it"),
+		return Source{}, badSource(redactURL(arg), errors.New("missing kind before the URL"),
 			"write a git repository as git+URL@REF")
 	case errors.Is(err, fs.ErrNotExist):
 		return Source{}, badSource(redactURL(arg), errors.New("not a release, and no such file or directory"), sourceForms)
@@ -185,7 +185,7 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 		} else {
 			err = unpackTar(ctx, zip, root)
 		}
-		return fault.AddHint(err, "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION")
+		return fault.AddHint(err, "a source distribution is a NAME-VERSION.tar.gz with one directory NAME-VERSION")
 	})
 }
 
@@ -224,7 +224,7 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 		if len(missing) == 1 {
 			are = "is"
 		}
-		err := fmt.Errorf("these are not the sources of DeepSpeed: %s %s missing", strings.Join(missing, ", "), are)
+		err := fmt.Errorf("not the sources of DeepSpeed: %s %s missing", strings.Join(missing, ", "), are)
 		return "", "", fault.WithHint(err,
 			"the top of a checkout or of an unpacked source distribution has setup.py, op_builder/ and version.txt")
 	}

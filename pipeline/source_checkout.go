@@ -128,7 +128,7 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 		case modes[name] == submoduleMode || strings.HasSuffix(name, "/"):
 			name = strings.TrimSuffix(name, "/")
 			if _, err := os.Lstat(filepath.Join(path, ".git")); err != nil {
-				return "", fault.WithHint(fmt.Errorf("%s: a submodule that is not checked out", prefix+name),
+				return "", fault.WithHint(fmt.Errorf("submodule %s is not checked out", prefix+name),
 					"git submodule update --init --recursive")
 			}
 			if is, err = c.addWorkTree(ctx, c.repository(path, path), prefix+name+"/", depth+1); err != nil {

@@ -68,13 +68,13 @@ func parseGit(arg string) (gitRef, error) {
 	case strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		why = "a space or a control character in it"
 	case ok && !slices.Contains(gitSchemes(), scheme):
-		why = fmt.Sprintf("dsbuild does not read repositories with %q", scheme)
+		why = fmt.Sprintf("unsupported scheme %q", scheme)
 	case strings.HasPrefix(arg, "-"), !ok && strings.Contains(arg, "::"), !ok && !scpLike.MatchString(g.url),
 		ok && (unread != nil || strings.HasPrefix(u.Host, "-") ||
 			strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file"):
 		why = "not the URL of a repository"
 	case strings.Contains(g.url, "#"):
-		why = "dsbuild does not understand the text after #"
+		why = "unexpected text after #"
 	case g.url != arg && (!goodRef.MatchString(g.ref) || strings.Contains(g.ref, "..")):
 		why = fmt.Sprintf("%.80q is not a tag, branch or commit", g.ref)
 	case strings.ContainsFunc(u.User.Username()+password, unicode.IsControl):
@@ -82,7 +82,7 @@ func parseGit(arg string) (gitRef, error) {
 	case hasPassword && !web:
 		why = "a password in a URL of " + u.Scheme + " has no effect, and every user of this machine could read it: use a key"
 	case u.RawQuery != "" && web:
-		why = "git puts the text after ? on a command line, which every user of this machine can read: " +
+		why = "git puts the text after ? on a command line that every user of this machine can read: " +
 			"write a token before the host, https://USER:TOKEN@HOST/PATH"
 	}
 	if why != "" {
@@ -122,11 +122,11 @@ func (g gitRef) unpackCommit(
 	ask := "git ls-remote " + redactURL(g.url)
 	switch {
 	case err != nil && unknownName.MatchString(err.Error()):
-		return "", fault.WithHint(fmt.Errorf("it has no tag, branch or commit %s", name),
-			"%s lists them; of a commit give all digits", ask)
+		return "", fault.WithHint(fmt.Errorf("no tag, branch or commit %s", name),
+			"list them with %s; a commit needs all digits", ask)
 	case err != nil:
-		return "", fault.WithCode(fault.WithHint(fmt.Errorf("the repository cannot be read: %w", err),
-			"try: %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", ask), 1)
+		return "", fault.WithCode(fault.WithHint(fmt.Errorf("cannot read the repository: %w", err),
+			"try: %s; dsbuild does not prompt for a password, but uses git's credential helpers, keys and proxies", ask), 1)
 	}
 	if commit, err = repo.commitOf(ctx, "FETCH_HEAD"); err != nil {
 		return "", err
@@ -139,7 +139,7 @@ func (g gitRef) unpackCommit(
 	}, "ls-tree", "-r", "-z", commit)
 	if err == nil && submodule != "" {
 		err = fault.WithHint(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", submodule),
-			"clone it with --recurse-submodules, and give the directory")
+			"clone it with --recurse-submodules, and use the directory")
 	}
 	if err != nil {
 		return "", err
@@ -210,7 +210,7 @@ func configValue(text string) string {
 
 func needGit() error {
 	if _, err := exec.LookPath("git"); err != nil {
-		return fault.WithHint(errors.New("git is not installed"), "install git, or give a release or a source distribution")
+		return fault.WithHint(errors.New("git is not installed"), "install git, or use a release or a source distribution")
 	}
 	return nil
 }

@@ -307,10 +307,10 @@ func TestGitReferences(t *testing.T) {
 		}
 	}
 	url := "git+file://" + repo
-	refuse(t, url+"@v0.19.9", 2, "no tag, branch or commit v0.19.9", "git ls-remote file://"+repo+" lists them")
+	refuse(t, url+"@v0.19.9", 2, "no tag, branch or commit v0.19.9", "list them with git ls-remote file://"+repo)
 	refuse(t, url+"@"+strings.Repeat("ab", 20), 2, "no tag, branch or commit abab")
-	refuse(t, url+"@"+first[:8], 2, "no tag, branch or commit "+first[:8], "of a commit give all digits")
-	refuse(t, url+"-not", 1, "cannot be read", "git ls-remote file://"+repo+"-not")
+	refuse(t, url+"@"+first[:8], 2, "no tag, branch or commit "+first[:8], "a commit needs all digits")
+	refuse(t, url+"-not", 1, "cannot read the repository", "git ls-remote file://"+repo+"-not")
 }
 
 func TestGitArchiveDoesNotHangOnTheUsersSettings(t *testing.T) {
@@ -416,7 +416,7 @@ func TestSubmodules(t *testing.T) {
 	refuse(t, "git+file://"+repo, 2, "third_party/lib is a submodule", "--recurse-submodules")
 	bare := filepath.Join(t.TempDir(), "clone")
 	runGit(t, ".", "clone", "-q", repo, bare)
-	refuse(t, bare, 2, "third_party/lib: a submodule that is not checked out", "git submodule update --init")
+	refuse(t, bare, 2, "submodule third_party/lib is not checked out", "git submodule update --init")
 }
 
 func TestNotDeepSpeed(t *testing.T) {
@@ -456,7 +456,7 @@ func TestLinksStayWithin(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !fine {
-			refuse(t, dir, 2, "deepspeed/link: a link to "+to)
+			refuse(t, dir, 2, "deepspeed/link links to "+to)
 		} else if got := packed(t, mustOpen(t, dir)); got["deepspeed/link"] != "-> "+to {
 			t.Errorf("%s: %q", to, got)
 		}
@@ -535,23 +535,23 @@ func TestHostileSdists(t *testing.T) {
 		entries []tar.Header
 		want    string
 	}{
-		"absolute":         {[]tar.Header{{Name: "/etc/passwd"}}, "could lead to another folder"},
-		"upwards":          {[]tar.Header{{Name: top + "../../x"}}, "could lead to another folder"},
-		"control":          {[]tar.Header{{Name: top + "a\x1b[2J"}}, "could lead to another folder"},
-		"long":             {[]tar.Header{{Name: top + strings.Repeat("a/", 600)}}, "could lead to another folder"},
-		"two folders":      {[]tar.Header{{Name: top + "a"}, {Name: "other/a"}}, "lies outside the folder deepspeed-0.19.8"},
-		"no folder":        {[]tar.Header{{Name: "setup.py"}}, "the top is not a folder"},
+		"absolute":         {[]tar.Header{{Name: "/etc/passwd"}}, "could refer to another directory"},
+		"upwards":          {[]tar.Header{{Name: top + "../../x"}}, "could refer to another directory"},
+		"control":          {[]tar.Header{{Name: top + "a\x1b[2J"}}, "could refer to another directory"},
+		"long":             {[]tar.Header{{Name: top + strings.Repeat("a/", 600)}}, "could refer to another directory"},
+		"two folders":      {[]tar.Header{{Name: top + "a"}, {Name: "other/a"}}, "outside the directory deepspeed-0.19.8"},
+		"no folder":        {[]tar.Header{{Name: "setup.py"}}, "the top is not a directory"},
 		"twice":            {[]tar.Header{{Name: top + "a"}, {Name: top + "a"}}, "occurs twice"},
-		"device":           {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeChar}}, "neither a file, a folder nor a link"},
-		"link out":         {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "../../etc"}}, "a link to ../../etc"},
+		"device":           {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeChar}}, "not a file, directory or link"},
+		"link out":         {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "../../etc"}}, "links to ../../etc"},
 		"through a link":   {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "../.."}, {Name: top + "a/x"}}, "escapes"},
 		"link in a link":   {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, {Name: top + "a/x", Typeflag: tar.TypeSymlink, Linkname: "c"}}, "escapes"},
-		"hard link out":    {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, "could lead to another folder"},
-		"hard link beside": {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: "b/c"}}, "lies outside"},
+		"hard link out":    {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, "could refer to another directory"},
+		"hard link beside": {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: "b/c"}}, "outside the directory"},
 		"hard link ahead":  {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: top + "b"}}, "no such file"},
 		"huge":             {[]tar.Header{{Name: top + "a", Size: 3 << 30}}, "more than 2147483648 bytes"},
 		"cut":              {[]tar.Header{{Name: top + "a", Size: 100}}, "unexpected EOF"},
-		"empty":            {nil, "it is empty"},
+		"empty":            {nil, "empty file"},
 	} {
 		t.Run(name, func(t *testing.T) { refuse(t, sourceTar(t, c.entries...), 2, c.want) })
 	}
@@ -578,7 +578,7 @@ func TestHostileSdists(t *testing.T) {
 		if err := os.WriteFile(bad, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		t.Run(name, func(t *testing.T) { refuse(t, bad, 2, "it is damaged") })
+		t.Run(name, func(t *testing.T) { refuse(t, bad, 2, "damaged") })
 	}
 }
 

@@ -27,7 +27,7 @@ const (
 	maxTreeFiles = 200_000
 	maxTreeBytes = 2 << 30
 	maxTreeName  = 1024 // bytes
-	tooLargeHint = "do the sources contain data, an environment or a cache? In a git checkout, .gitignore excludes them"
+	tooLargeHint = "remove data, environments and caches from the sources; in a git checkout, list them in .gitignore"
 )
 
 // tree is a directory and the selected files in it: their names are relative, with slashes.
@@ -164,8 +164,8 @@ func (t *tree) checkCopyable(name string, info fs.FileInfo) error {
 	}
 	// A link to nowhere is harmless: it stays one.
 	if _, err := t.root.Stat(name); path.IsAbs(to) || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.WithHint(fmt.Errorf("%s: a link to %s, which is outside the sources", name, to),
-			"replace the link by the file, or by a relative link to a file of the sources")
+		return fault.WithHint(fmt.Errorf("%s links to %s, outside the sources", name, to),
+			"replace the link with the file, or with a relative link to a file in the sources")
 	}
 	return nil
 }
@@ -262,8 +262,8 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 	}
 	// tar finds out when a file grew or shrank meanwhile.
 	if n, err := io.Copy(w, f); err != nil || n != h.Size {
-		err = errors.Join(fmt.Errorf("it changed from %d bytes while dsbuild copied it", h.Size), err)
-		return fault.WithHint(err, "stop the program that writes there, and try again")
+		err = errors.Join(fmt.Errorf("changed from %d bytes while being copied", h.Size), err)
+		return fault.WithHint(err, "stop the program that writes it, then retry")
 	}
 	return nil
 }
@@ -284,14 +284,14 @@ func unpackTar(ctx context.Context, r io.Reader, root *os.Root) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, io.EOF) && u.top == "":
-			return errors.New("it is empty")
+			return errors.New("empty file")
 		case errors.Is(err, io.EOF):
 			// The digest of a .gz comes behind the tar, and the padding of its last block.
 			switch n, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20)); {
 			case err != nil:
-				return fmt.Errorf("it is damaged: %w", err)
+				return fmt.Errorf("damaged: %w", err)
 			case n == 1<<20:
-				return errors.New("it is damaged: more follows the end of the tar")
+				return errors.New("damaged: data after the end of the tar")
 			}
 			return nil
 		case err != nil:
@@ -325,7 +325,7 @@ func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 		return u.root.MkdirAll(name, 0o755)
 	}
 	if name == "." {
-		return fmt.Errorf("%s: the top is not a folder", h.Name)
+		return fmt.Errorf("%s: the top is not a directory", h.Name)
 	}
 	if dir := path.Dir(name); dir != u.last.name {
 		if err := u.root.MkdirAll(dir, 0o755); err != nil {
@@ -347,7 +347,7 @@ func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 			err = u.root.Link(target, name)
 		}
 	default:
-		return fmt.Errorf("%s: neither a file, a folder nor a link", h.Name)
+		return fmt.Errorf("%s: not a file, directory or link", h.Name)
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s: occurs twice", h.Name)
@@ -362,12 +362,12 @@ func (u *unpacker) insideTop(name string) (string, error) {
 		return ".", nil
 	}
 	if len(clean) > maxTreeName || !fs.ValidPath(clean) || strings.ContainsFunc(clean, unicode.IsControl) {
-		return "", fmt.Errorf("%.80q: the name could lead to another folder", name)
+		return "", fmt.Errorf("%.80q: the name could refer to another directory", name)
 	}
 	top, rest, inside := strings.Cut(clean, "/")
 	u.top = cmp.Or(u.top, top)
 	if top != u.top {
-		return "", fmt.Errorf("%s: lies outside the folder %s", clean, u.top)
+		return "", fmt.Errorf("%s: outside the directory %s", clean, u.top)
 	}
 	if !inside {
 		return ".", nil

@@ -259,7 +259,7 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		kept, _ := os.ReadDir(r.Store.Dir)
 		if c.want == "" {
 			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 5 || len(kept) != 1 || f.imported == "" ||
-				!strings.Contains(said.String(), "dsbuild did not run the ops, because this CPU is old") {
+				!strings.Contains(said.String(), "the ops were not run, because this CPU is old") {
 				t.Errorf("%s: %+v, %v, left %v, kept %v, said %s", name, a, err, left, kept, &said)
 			}
 			again := t.TempDir()

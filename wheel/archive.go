@@ -39,7 +39,7 @@ const (
 	freeContent = 64 << 20
 )
 
-const damagedHint = "the file is not a wheel or is damaged: build or copy it again"
+const damagedHint = "the file is not a wheel, or is damaged: rebuild it, or copy it again"
 
 // errNoMember is a file that a wheel does not have.
 var errNoMember = errors.New("not in the wheel")
@@ -74,7 +74,7 @@ func Open(path string) (*Archive, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fileError(path, errors.New("it is not a file"), damagedHint)
+		return nil, fileError(path, errors.New("not a file"), damagedHint)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func (a *Archive) checked(err error) (*Archive, error) {
 // fileError is the error of a file at path that is no usable wheel.
 func fileError(path string, err error, hint string) error {
 	if !strings.HasSuffix(path, ".whl") {
-		hint = "the name of a wheel ends in .whl: this may be a package of another kind"
+		hint = "a wheel has the suffix .whl: this may be another type of package"
 	}
 	return fault.New(fault.Wheel, hint, "%s: %w", path, err)
 }
@@ -204,7 +204,7 @@ func (t *tight) Read(p []byte) (int, error) {
 	n, err := t.inflater.Read(p)
 	if errors.Is(err, io.EOF) {
 		if _, more := t.raw.ReadByte(); !errors.Is(more, io.EOF) {
-			return n, errors.New("its compressed data end too early")
+			return n, errors.New("truncated compressed data")
 		}
 	}
 	return n, err
@@ -216,11 +216,11 @@ func checkSizes(entries []zipMember, size int64) error {
 	total := int64(0)
 	for _, m := range entries {
 		if total += m.Size; total > maxContent {
-			return fmt.Errorf("zip: it unpacks to more than %d bytes", int64(maxContent))
+			return fmt.Errorf("zip: unpacks to more than %d bytes", int64(maxContent))
 		}
 	}
 	if total > freeContent && total/maxRatio > size {
-		return fmt.Errorf("zip: it unpacks to %d bytes, more than %d times its own %d", total, maxRatio, size)
+		return fmt.Errorf("zip: unpacks to %d bytes, more than %d times its own %d", total, maxRatio, size)
 	}
 	return nil
 }
@@ -242,13 +242,13 @@ func (a *Archive) checkNames() error {
 		top, _, _ := strings.Cut(p, "/")
 		if strings.HasSuffix(strings.ToLower(top), distInfoSuffix) && top != a.distInfo {
 			if a.distInfo != "" {
-				return fmt.Errorf("two dist-info directories in it: %s and %s", a.distInfo, top)
+				return fmt.Errorf("two dist-info directories: %s and %s", a.distInfo, top)
 			}
 			a.distInfo = top
 		}
 	}
 	if a.distInfo == "" {
-		return errors.New("no dist-info directory in it")
+		return errors.New("no dist-info directory")
 	}
 	name, version, err := splitDistInfo(a.distInfo)
 	if err != nil {
@@ -261,11 +261,11 @@ func (a *Archive) checkNames() error {
 			return fmt.Errorf("%s: pip uses %s as the data directory, but it is %s-%s%s", m.Name, top, name, version, dataSuffix)
 		}
 		if scheme, _ := Place(m.Name); scheme != "" && !slices.Contains([]string{"data", "headers", "scripts"}, scheme) {
-			return fmt.Errorf("%s: %s is no folder that installers know", m.Name, scheme)
+			return fmt.Errorf("%s: unknown installation directory %s", m.Name, scheme)
 		}
 	}
 	if !sameName(name, a.file.Name) || !sameVersion(version, a.file.Version) && !addsLocal(a.file.Version, version) {
-		return fileError(a.path, fmt.Errorf("it contains %s, but its name is of another distribution", a.distInfo), nameHint)
+		return fileError(a.path, fmt.Errorf("contains %s, but the file name is of another distribution", a.distInfo), nameHint)
 	}
 	return nil
 }
@@ -415,7 +415,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		case err != io.EOF:
 			s.err = fmt.Errorf("%s: after its %d bytes: %w", s.name, s.size, err)
 		case s.sum != nil && s.sum.Sum32() != s.crc:
-			s.err = fmt.Errorf("%s: its content has CRC %08x, the directory says %08x", s.name, s.sum.Sum32(), s.crc)
+			s.err = fmt.Errorf("%s: CRC %08x, but the directory has %08x", s.name, s.sum.Sum32(), s.crc)
 		default:
 			s.err = io.EOF
 		}

@@ -222,7 +222,7 @@ func hostile(t testing.TB) map[string]struct {
 		"cut off":             {plain[:len(plain)-1], "not a zip file"},
 		"half":                {plain[:len(plain)/2], "not a zip file"},
 		"front cut off":       {plain[10:], "but its end record is at byte"},
-		"empty zip":           {forge(t, nil, nil), "no dist-info directory in it"},
+		"empty zip":           {forge(t, nil, nil), "no dist-info directory"},
 		"data in front":       {append([]byte("#!/bin/sh\n"), plain...), "but its end record is at byte"},
 		"data in front, told": {changed(code, func(m *forged) { m.before = "#!/bin/sh\n" }), "pkg/code.py: begins at byte 10; the 10 bytes before it belong to no member"},
 		"data behind":         {append(slices.Clip(plain), 0), "has a comment of 0 bytes, 1 bytes follow"},
@@ -278,7 +278,7 @@ func hostile(t testing.TB) map[string]struct {
 		"link":                       {changed(code, func(m *forged) { m.mangleDir = patch32(38, 0o120777<<16) }), "pkg/code.py: is not a regular file: its mode is 120777"},
 		"device":                     {changed(code, func(m *forged) { m.mangleDir = patch32(38, 0o020666<<16) }), "is not a regular file"},
 		"file with directory's mode": {changed(code, func(m *forged) { m.mangleDir = patch32(38, 0o040755<<16) }), "is not a regular file"},
-		"directory with content":     {changed(dir, func(m *forged) { m.content = "x" }), "pkg/: is a directory with 1 bytes of its own"},
+		"directory with content":     {changed(dir, func(m *forged) { m.content = "x" }), "pkg/: is a directory with 1 bytes"},
 		"encrypted":                  {changed(code, func(m *forged) { m.mangleDir = patch16(8, 1) }), "is encrypted"},
 		"strong encryption":          {changed(code, func(m *forged) { m.mangleDir = patch16(8, 1<<6|1) }), "is encrypted"},
 		"another volume":             {changed(code, func(m *forged) { m.mangleDir = patch16(34, 1) }), "is in another volume"},
@@ -342,11 +342,11 @@ func hostile(t testing.TB) map[string]struct {
 		"directory entry cut off":      {changed(code, func(m *forged) { m.mangleDir = patch16(32, math.MaxUint16) }), "in the directory is truncated"},
 		"descriptor of another":        {changed(streamed(t, true, 32), func(m *forged) { m.descriptor[4]++ }), "in its data descriptor"},
 		"descriptor with other mark":   {changed(streamed(t, true, 64), func(m *forged) { m.descriptor[0]++ }), "are not a data descriptor"},
-		"two dist-infos":               {forge(t, sealed(forged{name: "a-1.dist-info/METADATA"}), nil), "two dist-info directories in it: a-1.dist-info and pkg-1.0.dist-info"},
-		"two dist-infos, another case": {forge(t, sealed(forged{name: "a-1.Dist-Info/METADATA"}), nil), "two dist-info directories in it: a-1.Dist-Info and pkg-1.0.dist-info"},
+		"two dist-infos":               {forge(t, sealed(forged{name: "a-1.dist-info/METADATA"}), nil), "two dist-info directories: a-1.dist-info and pkg-1.0.dist-info"},
+		"two dist-infos, another case": {forge(t, sealed(forged{name: "a-1.Dist-Info/METADATA"}), nil), "two dist-info directories: a-1.Dist-Info and pkg-1.0.dist-info"},
 		"dist-info of another installed beside it": {
 			forge(t, sealed(forged{name: "pkg-1.0.data/purelib/a-1.dist-info/METADATA"}), nil),
-			"two dist-info directories in it: a-1.dist-info and pkg-1.0.dist-info",
+			"two dist-info directories: a-1.dist-info and pkg-1.0.dist-info",
 		},
 		"installed over a module":   {installedOver("pkg-1.0.data/platlib/" + code.name), "write pkg/code.py and pkg-1.0.data/platlib/pkg/code.py to the same path"},
 		"installed over METADATA":   {installedOver("pkg-1.0.data/purelib/" + smallInfo + "METADATA"), "to the same path"},
@@ -354,15 +354,15 @@ func hostile(t testing.TB) map[string]struct {
 		"installed over each other": {installedOver("pkg-1.0.data/scripts/run", "pkg-1.0.data/data/bin/run"), "to the same path"},
 		"data directory of another": {installedOver("evil-1.0.data/purelib/a.py"), "evil-1.0.data/purelib/a.py: pip uses evil-1.0.data as the data directory, but it is pkg-1.0.data"},
 		"data directory of no name": {installedOver("pkg.data/purelib/a.py"), "pip uses pkg.data as the data directory"},
-		"a scheme of no installer":  {installedOver("pkg-1.0.data/bogus/a.py"), "bogus is no folder that installers know"},
-		"another distribution":      {forge(t, []forged{{name: "evil-1.0.dist-info/METADATA"}}, nil), "it contains evil-1.0.dist-info, but its name is of another distribution"},
+		"a scheme of no installer":  {installedOver("pkg-1.0.data/bogus/a.py"), "unknown installation directory bogus"},
+		"another distribution":      {forge(t, []forged{{name: "evil-1.0.dist-info/METADATA"}}, nil), "contains evil-1.0.dist-info, but the file name is of another distribution"},
 		"another version":           {forge(t, []forged{{name: "pkg-1.1.dist-info/METADATA"}}, nil), "another distribution"},
 		"no version":                {forge(t, []forged{{name: "pkg.dist-info/METADATA"}}, nil), "its name is not NAME-VERSION.dist-info"},
 		// These are found when the content is read.
-		"another CRC":             {changed(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(14, 0), patch32(16, 0) }), "the directory says 00000000"},
+		"another CRC":             {changed(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(14, 0), patch32(16, 0) }), "the directory has 00000000"},
 		"longer than said":        {changed(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(22, 14), patch32(24, 14) }), "pkg/code.py: continues after its 14 bytes"},
 		"shorter than said":       {changed(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(22, 16), patch32(24, 16) }), "pkg/code.py: ends after 15 of 16 bytes"},
-		"data behind the data":    {changed(code, func(m *forged) { m.data = append(deflated(t, m.content), 0) }), "its compressed data end too early"},
+		"data behind the data":    {changed(code, func(m *forged) { m.data = append(deflated(t, m.content), 0) }), "truncated compressed data"},
 		"compressed data cut off": {changed(code, func(m *forged) { m.data = deflated(t, m.content)[:5] }), "pkg/code.py: ends after"},
 		"no deflate":              {changed(code, func(m *forged) { m.data = []byte("\xff\xff\xff") }), "flate: corrupt input"},
 		"no compressed data":      {changed(code, func(m *forged) { m.content, m.data = "", []byte{} }), "pkg/code.py: after its 0 bytes: unexpected EOF"},
@@ -524,7 +524,7 @@ func TestOpenRefusesWhatIsNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(pipe)
-	if fault.ExitCode(err) != fault.Wheel || err.Error() != pipe+": it is not a file" {
+	if fault.ExitCode(err) != fault.Wheel || err.Error() != pipe+": not a file" {
 		t.Error(err)
 	}
 	// What cannot be opened says nothing of a wheel.

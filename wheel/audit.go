@@ -26,7 +26,7 @@ func auditError(wheel string, findings []string, hint string) error {
 
 // MismatchError returns the error for a finished wheel that differs from the request.
 func MismatchError(wheel string, findings []string) error {
-	try := "the compile log names the ops that DeepSpeed left out, with the reason"
+	try := "the compile log lists the ops that DeepSpeed skipped, and why"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
 		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, " +
 			"and dsbuild does not define them; give an older --base, or leave --target-glibc out"
@@ -126,7 +126,7 @@ func AuditTags(name, glibc string) []string {
 	}
 	for _, tag := range f.Tags {
 		if platform := tag[strings.LastIndex(tag, "-")+1:]; !acceptedOnGlibc(platform, glibc) {
-			return []string{"it is tagged " + platform + askedGlibc + glibc}
+			return []string{"tagged " + platform + askedGlibc + glibc}
 		}
 	}
 	return nil

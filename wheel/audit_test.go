@@ -62,7 +62,7 @@ func TestAuditGlibc(t *testing.T) {
 		}
 	}
 	const name = "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl"
-	for glibc, want := range map[string]string{"": "", "2.36": "", "2.35": "", "2.34": "it is tagged manylinux_2_35_x86_64, requested glibc 2.34"} {
+	for glibc, want := range map[string]string{"": "", "2.36": "", "2.35": "", "2.34": "tagged manylinux_2_35_x86_64, requested glibc 2.34"} {
 		if got := strings.Join(AuditTags(name, glibc), "; "); got != want {
 			t.Errorf("%s for glibc %q: %q, want %q", name, glibc, got, want)
 		}

@@ -70,7 +70,7 @@ func ReadBundle(dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Bundle{}, fileError(list, errors.New("no such file: the folder is not a wheelhouse"),
+		return Bundle{}, fileError(list, errors.New("no such file: the directory is not a wheelhouse"),
 			"make one with: dsbuild wheel --bundle")
 	}
 	if err != nil {
@@ -88,7 +88,7 @@ func ReadBundle(dir string) (Bundle, error) {
 	return b, nil
 }
 
-const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or make it again with dsbuild wheel --bundle"
+const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or rebuild it with dsbuild wheel --bundle"
 
 // parseBundle reads the text of bundle.json. It refuses every entry that could mean another file
 // or another distribution.
@@ -101,7 +101,7 @@ func parseBundle(text []byte) (Bundle, error) {
 		return Bundle{}, fmt.Errorf("%.20q is not a version of Python", b.Python)
 	}
 	if len(b.Wheels) > maxBundle {
-		return Bundle{}, fmt.Errorf("it lists more than %d wheels", maxBundle)
+		return Bundle{}, fmt.Errorf("lists more than %d wheels", maxBundle)
 	}
 	seen := map[string]bool{}
 	for _, w := range b.Wheels {
@@ -114,17 +114,17 @@ func parseBundle(text []byte) (Bundle, error) {
 		case w.Name != pypi.CanonPackageName(w.Name) || !sameName(f.Name, w.Name) || !sameVersion(f.Version, w.Version):
 			return Bundle{}, fmt.Errorf("%s: listed as %.80q, version %.80q", w.File, w.Name, w.Version)
 		case !hexSHA256.MatchString(w.SHA256) || w.Size <= 0:
-			return Bundle{}, fmt.Errorf("%s: its sha256 or size is not valid", w.File)
+			return Bundle{}, fmt.Errorf("%s: invalid sha256 or size", w.File)
 		case w.Why != Dependency && w.Why != Companion:
-			return Bundle{}, fmt.Errorf("%s: the reason %.40q is unknown", w.File, w.Why)
+			return Bundle{}, fmt.Errorf("%s: unknown reason %.40q", w.File, w.Why)
 		case IsTorchPackage(w.Name):
 			return Bundle{}, fmt.Errorf("%s: dsbuild never replaces torch and its packages", w.File)
 		case w.Name == "deepspeed":
-			return Bundle{}, fmt.Errorf("%s: DeepSpeed's own wheel must be beside the wheelhouse, not in it", w.File)
+			return Bundle{}, fmt.Errorf("%s: DeepSpeed's own wheel must be next to the wheelhouse, not in it", w.File)
 		}
 
 		if seen[w.Name] {
-			return Bundle{}, fmt.Errorf("it lists %s twice", w.Name)
+			return Bundle{}, fmt.Errorf("lists %s twice", w.Name)
 		}
 		seen[w.Name] = true
 	}
@@ -144,7 +144,7 @@ func (w *BundleWheel) readWheel(dir string) error {
 		return fileError(w.Path, err, bundleHint)
 	}
 	if sum != w.SHA256 || size != w.Size {
-		err := fmt.Errorf("it has sha256 %s and %d bytes, %s says %s and %d", sum, size, BundleName, w.SHA256, w.Size)
+		err := fmt.Errorf("sha256 %s and %d bytes, but %s lists %s and %d", sum, size, BundleName, w.SHA256, w.Size)
 		return fileError(w.Path, err, bundleHint)
 	}
 	a, err := Open(w.Path)
@@ -160,8 +160,8 @@ func (w *BundleWheel) readWheel(dir string) error {
 		return !TorchFolder(top) && !strings.EqualFold(top, "deepspeed")
 	})
 	if len(foreign) > 0 {
-		err := fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", "))
-		return fileError(w.Path, err, "leave it out of the bundle")
+		err := fmt.Errorf("would write files into %s, which belongs to another package", strings.Join(foreign, ", "))
+		return fileError(w.Path, err, "remove it from the bundle")
 	}
 	w.Requires, w.Tags = m.RequiresDist, a.file.Tags
 	return nil

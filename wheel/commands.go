@@ -35,7 +35,7 @@ func (a *Archive) readCommands() (names, damage []string, err error) {
 			name, inFolder, isFolder := strings.Cut(rest, "/")
 			names = append(names, name)
 			if isFolder {
-				damage = append(damage, fmt.Sprintf("the command %.80q is in a folder, which installers treat differently",
+				damage = append(damage, fmt.Sprintf("the command %.80q is in a directory, which installers treat differently",
 					name+"/"+inFolder))
 			}
 		}
@@ -115,9 +115,9 @@ func (a *Archive) verifyCommands() (damage []string, err error) {
 	for _, name := range names {
 		switch {
 		case !commandName.MatchString(name):
-			damage = append(damage, fmt.Sprintf("the name of the command %.80q could lead to another folder", name))
+			damage = append(damage, fmt.Sprintf("the name of the command %.80q could refer to another directory", name))
 		case ownedCommand.MatchString(name):
-			damage = append(damage, fmt.Sprintf("the command %s would replace a program of the environment itself", name))
+			damage = append(damage, fmt.Sprintf("the command %s would replace one of the environment's own programs", name))
 		}
 	}
 	return damage, err

@@ -42,7 +42,7 @@ func TestCommands(t *testing.T) {
 func TestVerifyOfCommands(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"[console_scripts]\nPython3.11 = a:b\n":                  "the command Python3.11 would replace a program of the environment itself",
+		"[console_scripts]\nPython3.11 = a:b\n":                  "the command Python3.11 would replace one of the environment's own programs",
 		"[gui_scripts]\npypy=a:b\n":                              "the command pypy would replace",
 		"[console_scripts]\nactivate.fish = a:b\n":               "the command activate.fish would replace",
 		"[console_scripts]\n../../x = a:b\n":                     `the name of the command "../../x" could`,

@@ -28,7 +28,7 @@ func TestLocalVersionOfTheFileName(t *testing.T) {
 		}
 	}
 	for file, inside := range map[string]string{"1.0+cu128": "1.0+cu126", "1.1+cu128": "1.0", "1.0": "1.0+cu128"} {
-		if _, err := inspectNamed(t, file, inside); err == nil || !strings.Contains(err.Error(), "its name is of another distribution") {
+		if _, err := inspectNamed(t, file, inside); err == nil || !strings.Contains(err.Error(), "the file name is of another distribution") {
 			t.Errorf("file of %s with metadata of %s: %v, want it refused", file, inside, err)
 		}
 	}

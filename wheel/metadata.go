@@ -24,7 +24,7 @@ const (
 const (
 	distInfoSuffix = ".dist-info"
 	dataSuffix     = ".data"
-	nameHint       = "rename the file to its original name: pip reads name, version and tags from it"
+	nameHint       = "restore the original file name: pip reads the name, version and tags from it"
 )
 
 // Metadata is the content of a wheel's METADATA file. Format: the core metadata specifications
@@ -60,7 +60,7 @@ func ParseMetadata(text []byte) (Metadata, error) {
 	case err != nil:
 		return Metadata{}, fmt.Errorf("METADATA: %w", err)
 	case !utf8.Valid(text):
-		return Metadata{}, errors.New("METADATA: it is not UTF-8, and pip refuses that")
+		return Metadata{}, errors.New("METADATA: not UTF-8, which pip rejects")
 	case !distName.MatchString(m.Name):
 		return Metadata{}, fmt.Errorf("METADATA: %.80q is not a valid name", m.Name)
 	case !distVersion.MatchString(m.Version):
@@ -235,7 +235,7 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 	case bad != nil:
 		err = fmt.Errorf("%.80q is not a Wheel-Version", w.Version)
 	case n != 1:
-		err = fmt.Errorf("its format is %.80s; dsbuild knows only format 1", w.Version)
+		err = fmt.Errorf("unsupported format %.80s; only format 1 is supported", w.Version)
 	}
 	if err != nil {
 		return WheelFile{}, fmt.Errorf("WHEEL: %w", err)
@@ -257,7 +257,7 @@ func ParseFileName(name string) (FileName, error) {
 	const form = "NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl"
 	parts := strings.Split(strings.TrimSuffix(name, ".whl"), "-")
 	if !strings.HasSuffix(name, ".whl") || len(parts) != 5 && len(parts) != 6 {
-		return FileName{}, fmt.Errorf("the file is not called %s", form)
+		return FileName{}, fmt.Errorf("invalid wheel file name: want %s", form)
 	}
 	f := FileName{Name: parts[0], Version: parts[1]}
 	if len(parts) == 6 {
@@ -266,11 +266,11 @@ func ParseFileName(name string) (FileName, error) {
 	tags, err := expandTags(strings.Join(parts[len(parts)-3:], "-"))
 	switch {
 	case err != nil:
-		return FileName{}, fmt.Errorf("the file is not called %s: %w", form, err)
+		return FileName{}, fmt.Errorf("invalid wheel file name: want %s: %w", form, err)
 	case !distName.MatchString(f.Name) || !distVersion.MatchString(f.Version):
-		return FileName{}, fmt.Errorf("the file is not called %s: %q, version %q", form, f.Name, f.Version)
+		return FileName{}, fmt.Errorf("invalid wheel file name: want %s: %q, version %q", form, f.Name, f.Version)
 	case len(parts) == 6 && !buildTag.MatchString(f.Build):
-		return FileName{}, fmt.Errorf("the file is not called %s: build tag %q", form, f.Build)
+		return FileName{}, fmt.Errorf("invalid wheel file name: want %s: build tag %q", form, f.Build)
 	}
 	f.Tags = tags
 	return f, nil
@@ -308,13 +308,13 @@ func expandTags(tag string) ([]string, error) {
 func CompareTags(f FileName, w WheelFile) []string {
 	var findings []string
 	for _, t := range tagsMissing(f.Tags, w.Tags) {
-		findings = append(findings, "the file name says tag "+t+", WHEEL does not")
+		findings = append(findings, "the file name has tag "+t+", but WHEEL does not")
 	}
 	for _, t := range tagsMissing(w.Tags, f.Tags) {
-		findings = append(findings, "WHEEL says tag "+t+", the file name does not")
+		findings = append(findings, "WHEEL has tag "+t+", but the file name does not")
 	}
 	if f.Build != w.Build && w.Build != "" { // renaming a wheel also adds a build number
-		findings = append(findings, fmt.Sprintf("the file name says build %.80q, WHEEL %.80q", f.Build, w.Build))
+		findings = append(findings, fmt.Sprintf("the file name has build %.80q, but WHEEL has %.80q", f.Build, w.Build))
 	}
 	return findings
 }

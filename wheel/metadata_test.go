@@ -54,7 +54,7 @@ func TestReadMetadataRefuses(t *testing.T) {
 		"Name: a\nVersion: $(id)\n":        `"$(id)" is not a valid version`,
 		"Name: a\nVersion: \x1b[1m\n":      "line 2: Version: holds a control character",
 		"Name: a\nVersion: \xff\n":         "line 2: Version: is not UTF-8",
-		"Name: a\nVersion: 1\n\n\xe9\n":    "it is not UTF-8",
+		"Name: a\nVersion: 1\n\n\xe9\n":    "not UTF-8, which pip rejects",
 		"Name: a\nName: b\nVersion: 1\n":   "line 2: Name: occurs twice",
 		"Name: a\nno field\nVersion: 1\n":  "line 2 is not a header field",
 		" Name: a\nVersion: 1\n":           "line 1 is not a header field",
@@ -146,7 +146,7 @@ func TestParseWheelFile(t *testing.T) {
 	bomb := strings.Repeat("a.", 100) + "a"
 	for text, want := range map[string]string{
 		"":                                     `"" is not a Wheel-Version`,
-		"Wheel-Version: 2.0\n":                 "its format is 2.0; dsbuild knows only format 1",
+		"Wheel-Version: 2.0\n":                 "unsupported format 2.0; only format 1 is supported",
 		"Wheel-Version: 1.0\nTag: any\n":       `line 2: Tag: "any" is not a tag`,
 		"Wheel-Version: 1.0\nTag: a-b-c-d\n":   `"a-b-c-d" is not a tag`,
 		"Tag: " + bomb + "-" + bomb + "-any\n": "stands for more than 4096 tags",
@@ -171,9 +171,9 @@ func TestParseFileName(t *testing.T) {
 		}
 	}
 	for file, want := range map[string]string{
-		"x.whl":                                           "the file is not called NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl",
-		"a-1-py3-none-any.zip":                            "the file is not called",
-		"a-1-2-3-py3-none-any.whl":                        "the file is not called",
+		"x.whl":                                           "invalid wheel file name: want NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl",
+		"a-1-py3-none-any.zip":                            "invalid wheel file name: want",
+		"a-1-2-3-py3-none-any.whl":                        "invalid wheel file name: want",
 		"a-1-x1-py3-none-any.whl":                         `build tag "x1"`,
 		"a%-1-py3-none-any.whl":                           `"a%", version "1"`,
 		"a-1%2Bb-py3-none-any.whl":                        `"a", version "1%2Bb"`,
@@ -196,9 +196,9 @@ func TestCompareTags(t *testing.T) {
 	for file, want := range map[string][]string{
 		"a-1-1-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl": nil,
 		"a-1-cp311-cp311-manylinux2014_x86_64.manylinux_2_28_x86_64.whl": {
-			"the file name says tag cp311-cp311-manylinux_2_28_x86_64, WHEEL does not",
-			"WHEEL says tag cp311-cp311-manylinux_2_17_x86_64, the file name does not",
-			`the file name says build "", WHEEL "1"`,
+			"the file name has tag cp311-cp311-manylinux_2_28_x86_64, but WHEEL does not",
+			"WHEEL has tag cp311-cp311-manylinux_2_17_x86_64, but the file name does not",
+			`the file name has build "", but WHEEL has "1"`,
 		},
 	} {
 		f, err := ParseFileName(file)

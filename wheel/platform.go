@@ -36,7 +36,7 @@ func readPolicies(machine string) []policy {
 func Platform(f Floors, machine string) (string, error) {
 	all := readPolicies(machine)
 	if len(all) == 0 {
-		return "", fmt.Errorf("dsbuild knows no manylinux policy for %s", cmp.Or(machine, "nothing"))
+		return "", fmt.Errorf("no known manylinux policy for %s", cmp.Or(machine, "nothing"))
 	}
 	for _, p := range all {
 		if p.offers(f) {

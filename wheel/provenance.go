@@ -156,7 +156,7 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 	var s intoto.Statement
 	// The specification asks readers to ignore unknown fields.
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, &s); err != nil {
-		return []string{fmt.Sprintf("it cannot be read: %v", err)}
+		return []string{fmt.Sprintf("cannot be read: %v", err)}
 	}
 	predicate, err := readPredicate(&s)
 	if err != nil {
@@ -166,7 +166,7 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 	if len(s.GetSubject()) != 1 || s.GetSubject()[0].GetName() != name {
 		damage = append(damage, "it is about another file")
 	} else if got := s.GetSubject()[0].GetDigest()["sha256"]; got != sum {
-		damage = append(damage, fmt.Sprintf("it is about a file with sha256 %s, but this file has %s", got, sum))
+		damage = append(damage, fmt.Sprintf("for sha256 %s, but the file has %s", got, sum))
 	}
 	if m == nil {
 		return damage
@@ -176,11 +176,11 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 		said[d.GetName()] = d.GetDigest()["sha256"]
 	}
 	if got := said[sourceMaterial]; got != m.Source.SHA256 {
-		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, but the manifest's have %s",
+		damage = append(damage, fmt.Sprintf("the sources have sha256 %s, but %s in the manifest",
 			cmp.Or(got, "nothing"), m.Source.SHA256))
 	}
 	if got, want := said[baseMaterial], strings.TrimPrefix(m.Base.Digest, "sha256:"); got != want {
-		damage = append(damage, fmt.Sprintf("its base has sha256 %s, but the manifest's has %s",
+		damage = append(damage, fmt.Sprintf("the base has sha256 %s, but %s in the manifest",
 			cmp.Or(got, "nothing"), want))
 	}
 	return damage
@@ -191,7 +191,7 @@ func readPredicate(s *intoto.Statement) (*slsa.Provenance, error) {
 		return nil, err
 	}
 	if s.GetPredicateType() != predicateType {
-		return nil, errors.New("its predicate is " + s.GetPredicateType() + ", not " + predicateType)
+		return nil, errors.New("the predicate is " + s.GetPredicateType() + ", not " + predicateType)
 	}
 	text, err := protojson.Marshal(s.GetPredicate())
 	if err != nil {

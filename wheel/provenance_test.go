@@ -57,18 +57,18 @@ func TestStatementThatDoesNotFit(t *testing.T) {
 		"as built":          {func(statement) {}, "", ""},
 		"an unknown field":  {func(s statement) { s["more"] = 1; s.at("predicate")["more"] = 1 }, "", ""},
 		"another file":      {func(s statement) { s.at("subject", 0)["name"] = "other.whl" }, "", "it is about another file"},
-		"another digest":    {func(s statement) { s.at("subject", 0, "digest")["sha256"] = other }, "", "it is about a file with sha256 " + other},
+		"another digest":    {func(s statement) { s.at("subject", 0, "digest")["sha256"] = other }, "", "for sha256 " + other},
 		"two files":         {func(s statement) { s["subject"] = append(s["subject"].([]any), s["subject"].([]any)[0]) }, "", "it is about another file"},
 		"no file":           {func(s statement) { s["subject"] = []any{} }, "", "subject"},
-		"another predicate": {func(s statement) { s["predicateType"] = "https://example.org/x" }, "", "its predicate is https://example.org/x"},
+		"another predicate": {func(s statement) { s["predicateType"] = "https://example.org/x" }, "", "the predicate is https://example.org/x"},
 		"another kind":      {func(s statement) { s["_type"] = "x" }, "", "type"},
-		"other sources":     {func(s statement) { s.material("source")["digest"] = map[string]any{"sha256": other} }, "", "its sources have sha256 " + other},
-		"no sources":        {func(s statement) { s.material("source")["name"] = "x" }, "", "its sources have sha256 nothing"},
-		"another base":      {func(s statement) { s.material("base")["digest"] = map[string]any{"sha256": other} }, "", "its base has sha256 " + other},
+		"other sources":     {func(s statement) { s.material("source")["digest"] = map[string]any{"sha256": other} }, "", "the sources have sha256 " + other},
+		"no sources":        {func(s statement) { s.material("source")["name"] = "x" }, "", "the sources have sha256 nothing"},
+		"another base":      {func(s statement) { s.material("base")["digest"] = map[string]any{"sha256": other} }, "", "the base has sha256 " + other},
 		"no build":          {func(s statement) { delete(s.at("predicate"), "buildDefinition") }, "", "build"},
-		"not JSON":          {nil, "hello", "it cannot be read"},
-		"empty":             {nil, "", "it cannot be read"},
-		"a list":            {nil, "[]", "it cannot be read"},
+		"not JSON":          {nil, "hello", "cannot be read"},
+		"empty":             {nil, "", "cannot be read"},
+		"a list":            {nil, "[]", "cannot be read"},
 		"null":              {nil, "null", ""},
 	} {
 		dir := t.TempDir()
@@ -114,11 +114,11 @@ func TestReadProvenanceRefuses(t *testing.T) {
 		change func(s statement)
 		want   string
 	}{
-		"two files":       {func(s statement) { s["subject"] = append(s["subject"].([]any), s["subject"].([]any)[0]) }, "it is about 2 files"},
-		"no end":          {func(s statement) { delete(s.at("predicate", "runDetails", "metadata"), "finishedOn") }, "it does not say when the build ended"},
-		"no version":      {func(s statement) { s.at("subject", 0)["name"] = "deepspeed" }, "or which version it made"},
-		"two sources":     {func(s statement) { s.material("base")["name"] = "source" }, "it names 2 sources"},
-		"no sources":      {func(s statement) { s.material("source")["name"] = "x" }, "it names 0 sources"},
+		"two files":       {func(s statement) { s["subject"] = append(s["subject"].([]any), s["subject"].([]any)[0]) }, "has 2 subjects"},
+		"no end":          {func(s statement) { delete(s.at("predicate", "runDetails", "metadata"), "finishedOn") }, "missing end time"},
+		"no version":      {func(s statement) { s.at("subject", 0)["name"] = "deepspeed" }, "or version of the build"},
+		"two sources":     {func(s statement) { s.material("base")["name"] = "source" }, "has 2 sources"},
+		"no sources":      {func(s statement) { s.material("source")["name"] = "x" }, "has 0 sources"},
 		"an absurd end":   {func(s statement) { s.at("predicate", "runDetails", "metadata")["finishedOn"] = "99999-01-01T00:00:00Z" }, ""},
 		"a number as end": {func(s statement) { s.at("predicate", "runDetails", "metadata")["finishedOn"] = 7 }, ""},
 	} {

@@ -21,7 +21,7 @@ const (
 )
 
 // ErrNoManifest is a wheel that dsbuild did not build.
-var ErrNoManifest = errors.New("it contains no dsbuild manifest")
+var ErrNoManifest = errors.New("no dsbuild manifest")
 
 // ReadManifest reads the manifest inside the wheel at file, and fills in the SHA256 and the Size
 // of the file.
@@ -40,7 +40,7 @@ func ReadManifest(file string) (Manifest, error) {
 	}
 	m := *inside
 	if m.Name != filepath.Base(file) {
-		return Manifest{}, fileError(file, fmt.Errorf("its manifest names %s", m.Name), nameHint)
+		return Manifest{}, fileError(file, fmt.Errorf("the manifest is of %s", m.Name), nameHint)
 	}
 	m.SHA256, m.Size, err = HashFile(file)
 	return m, err
@@ -54,7 +54,7 @@ type LinkError struct {
 
 func (e *LinkError) Error() string {
 	if e.Type == fs.ModeSymlink {
-		return e.Path + " is a symbolic link, and dsbuild does not follow it"
+		return e.Path + " is a symbolic link, which dsbuild does not follow"
 	}
 	return e.Path + " is not a file"
 }

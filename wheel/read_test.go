@@ -56,7 +56,7 @@ func TestReadManifest(t *testing.T) {
 func TestOtherPackage(t *testing.T) {
 	for _, file := range []string{"foo-1.0.tar.gz", "foo-1.0-py3.11.egg", "foo-1.0-0.conda", "foo.zip"} {
 		_, err := ReadManifest(write(t, file, [2]string{"a", "b"}))
-		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(fault.Hint(err), "the name of a wheel ends in .whl") {
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(fault.Hint(err), "a wheel has the suffix .whl") {
 			t.Errorf("%s: %v, hint %q", file, err, fault.Hint(err))
 		}
 	}
@@ -73,9 +73,9 @@ func TestReadManifestRefuses(t *testing.T) {
 		"no manifest":      {write(t, name, [2]string{distInfo + "METADATA", metadata}), "no dsbuild manifest"},
 		"truncated":        {truncated, "not a zip file"},
 		"two manifests":    {write(t, name, manifest, manifest), "occurs twice"},
-		"another name":     {write(t, renamed, manifest), "its manifest names " + name},
-		"no wheel's name":  {write(t, "other.whl", manifest), "the file is not called NAME-VERSION"},
-		"another version":  {write(t, strings.Replace(name, ".v3", ".v4", 1), manifest), "its name is of another distribution"},
+		"another name":     {write(t, renamed, manifest), "the manifest is of " + name},
+		"no wheel's name":  {write(t, "other.whl", manifest), "invalid wheel file name: want NAME-VERSION"},
+		"another version":  {write(t, strings.Replace(name, ".v3", ".v4", 1), manifest), "the file name is of another distribution"},
 		"not JSON":         {write(t, name, [2]string{manifest[0], "{"}), "manifest:"},
 		"huge":             {write(t, name, [2]string{manifest[0], strings.Repeat(" ", maxText+1)}), "larger than"},
 		"deeper directory": {write(t, name, manifest, [2]string{"a/x-1.dist-info/dsbuild.json", "{}"}), ""},

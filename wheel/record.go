@@ -49,7 +49,7 @@ func ParseRecord(r io.Reader) ([]RecordEntry, error) {
 		case err != nil:
 			return nil, fmt.Errorf("RECORD: %w", err)
 		case len(entries) == maxMembers:
-			return nil, fmt.Errorf("RECORD: it has more than %d lines", maxMembers)
+			return nil, fmt.Errorf("RECORD: more than %d lines", maxMembers)
 		}
 		e, err := parseEntry(fields)
 		if err != nil {
@@ -63,7 +63,7 @@ func ParseRecord(r io.Reader) ([]RecordEntry, error) {
 func parseEntry(fields []string) (RecordEntry, error) {
 	e := RecordEntry{Path: fields[0], Size: -1}
 	if strings.ContainsFunc(strings.Join(fields, ""), isControl) {
-		return e, errors.New("it has a control character")
+		return e, errors.New("control character")
 	}
 	if fields[1] != "" {
 		var ok bool
@@ -179,7 +179,7 @@ func (a *Archive) verifyFile(ctx context.Context, e RecordEntry) string {
 		return e.Path + ": listed in RECORD, but not in the wheel"
 	case e.Path == a.inDistInfo("RECORD"):
 		if e.Algorithm != "" {
-			return e.Path + ": lists a hash of itself, which is impossible"
+			return e.Path + ": contains its own hash, which is impossible"
 		}
 		return ""
 	case e.Size >= 0 && e.Size != a.members[i].Size:
@@ -219,7 +219,7 @@ func newHash(name string) (hash.Hash, error) {
 	case "sha512":
 		return sha512.New(), nil
 	case "md5", "sha1", "sha224":
-		return nil, fmt.Errorf("RECORD has a hash of kind %s, which is too weak", name)
+		return nil, fmt.Errorf("RECORD uses the weak hash %s", name)
 	}
-	return nil, fmt.Errorf("RECORD has a hash of kind %.20q, which dsbuild does not know", name)
+	return nil, fmt.Errorf("RECORD uses the unknown hash %.20q", name)
 }

@@ -85,9 +85,9 @@ func ParseCPULevel(s string) (CPULevel, error) {
 	case slices.Contains(CPULevels(l.Machine()), l):
 		return l, nil
 	case l.Machine() == Arm:
-		return "", fmt.Errorf("cpu level %q is unknown: armv8-a (NEON) is the only one for %s", s, Arm)
+		return "", fmt.Errorf("unknown CPU level %q: the only one for %s is armv8-a (NEON)", s, Arm)
 	}
-	return "", fmt.Errorf("cpu level %q is unknown: "+
+	return "", fmt.Errorf("unknown CPU level %q: "+
 		"must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2) or x86-64-v4 (AVX-512), or armv8-a for %s", s, Arm)
 }
 

@@ -34,14 +34,14 @@ func ReadProvenance(text []byte) (ProvenanceFacts, error) {
 		return ProvenanceFacts{}, err
 	}
 	if len(s.GetSubject()) != 1 {
-		return ProvenanceFacts{}, fmt.Errorf("it is about %d files", len(s.GetSubject()))
+		return ProvenanceFacts{}, fmt.Errorf("has %d subjects", len(s.GetSubject()))
 	}
 	subject := s.GetSubject()[0]
 	f := ProvenanceFacts{Name: subject.GetName(), SHA256: subject.GetDigest()["sha256"]}
 	finished := p.GetRunDetails().GetMetadata().GetFinishedOn()
 	parts := strings.Split(f.Name, "-")
 	if finished == nil || len(parts) < 2 {
-		return f, errors.New("it does not say when the build ended, or which version it made")
+		return f, errors.New("missing end time or version of the build")
 	}
 	f.Finished = finished.AsTime()
 	f.Version, _, _ = strings.Cut(parts[1], "+")
@@ -52,7 +52,7 @@ func ReadProvenance(text []byte) (ProvenanceFacts, error) {
 		}
 	}
 	if len(sources) != 1 {
-		return f, fmt.Errorf("it names %d sources", len(sources))
+		return f, fmt.Errorf("has %d sources", len(sources))
 	}
 	f.Source = sources[0]
 	for _, d := range p.GetRunDetails().GetByproducts() {

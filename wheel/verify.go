@@ -49,7 +49,7 @@ func (v Verification) Findings() []string {
 // Err is nil for a wheel without damage, else an error that names all.
 func (v Verification) Err() error {
 	if findings := v.Findings(); len(findings) > 0 {
-		return auditError(v.Path, findings, "build it again, or copy it again from where it was built")
+		return auditError(v.Path, findings, "rebuild it, or copy it again from where it was built")
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	metadata.Damage = append(metadata.Damage, commands...)
 	v.Checks = []Check{
 		v.besideFile("sha256", filepath.Join(filepath.Dir(v.Path), SumsName), v.checkSums),
-		v.besideFile("manifest beside", v.Path+ManifestSuffix, v.checkManifestBeside),
+		v.besideFile("manifest next to", v.Path+ManifestSuffix, v.checkManifestBeside),
 		v.besideFile("provenance", v.Path+ProvenanceSuffix, func(text []byte) ([]string, error) {
 			return checkProvenance(text, filepath.Base(v.Path), v.SHA256, v.Manifest), nil
 		}),
@@ -136,7 +136,7 @@ func (v Verification) besideFile(name, file string, check func([]byte) ([]string
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Check{Name: name, Against: "none beside the wheel", Skipped: true}
+		return Check{Name: name, Against: "none next to the wheel", Skipped: true}
 	case errors.Is(err, errNotSaid):
 		return Check{Name: name, Against: c.Against + " does not list this wheel", Skipped: true}
 	case err != nil:
@@ -145,7 +145,7 @@ func (v Verification) besideFile(name, file string, check func([]byte) ([]string
 	return c
 }
 
-var errNotSaid = errors.New("it does not mention this wheel")
+var errNotSaid = errors.New("does not mention this wheel")
 
 func readBounded(file string) ([]byte, error) {
 	info, err := os.Stat(file)
@@ -176,11 +176,11 @@ func (v Verification) checkSums(text []byte) ([]string, error) {
 		case !ok:
 		case name == base:
 			if listed = true; !strings.EqualFold(sum, v.SHA256) {
-				return []string{fmt.Sprintf("it lists sha256 %s, but the file has %s", sum, v.SHA256)}, nil
+				return []string{fmt.Sprintf("lists sha256 %s, but the file has %s", sum, v.SHA256)}, nil
 			}
 		case strings.HasPrefix(name, base+".") && filepath.IsLocal(name): // a file beside the wheel
 			if has, _, err := HashRegular(filepath.Join(dir, name)); err == nil && !strings.EqualFold(sum, has) {
-				return []string{fmt.Sprintf("it lists sha256 %s of %s, but the file has %s", sum, name, has)}, nil
+				return []string{fmt.Sprintf("lists sha256 %s of %s, but the file has %s", sum, name, has)}, nil
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
 	}
 	var damage []string
 	if m.SHA256 != v.SHA256 || m.Size != v.Size {
-		damage = append(damage, fmt.Sprintf("it is about %d bytes with sha256 %s, but the file has %d with %s",
+		damage = append(damage, fmt.Sprintf("is for %d bytes with sha256 %s, but the file has %d with %s",
 			m.Size, m.SHA256, v.Size, v.SHA256))
 	}
 	switch {
@@ -234,7 +234,7 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 		damage = append(damage, "the file's name is not the manifest's, "+m.Name)
 	}
 	if m.Version != c.Version {
-		damage = append(damage, fmt.Sprintf("METADATA says version %s, but the manifest %s", c.Version, m.Version))
+		damage = append(damage, fmt.Sprintf("METADATA has version %s, but the manifest has %s", c.Version, m.Version))
 	}
 	pin, err := m.torchPin()
 	if err != nil {
@@ -363,7 +363,7 @@ func (m Manifest) checkOps(c Contents) []string {
 	}
 	for _, op := range c.Ops {
 		if !slices.Contains(m.Ops, op) {
-			damage = append(damage, fmt.Sprintf("op %s is in the wheel, but the manifest does not name it", op))
+			damage = append(damage, fmt.Sprintf("op %s is in the wheel, but not in the manifest", op))
 		}
 	}
 	return damage
@@ -444,7 +444,7 @@ func (v Verification) checkSBOM(ctx context.Context, a *Archive) Check {
 	}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		if have[path] != files[path] {
-			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s for %s, but it is %s",
+			check.Damage = append(check.Damage, fmt.Sprintf("lists sha256 %s for %s, but it is %s",
 				files[path], path, cmp.Or(have[path], "nothing")))
 		}
 	}

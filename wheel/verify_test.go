@@ -81,19 +81,19 @@ func TestVerifyBeside(t *testing.T) {
 		"sums":                    {sums, m.SHA256 + "  " + filepath.Base(path) + "\n", nil, ""},
 		"sums of others":          {sums, m.SHA256 + "  other.whl\n", nil, "sha256"},
 		"sums in capitals":        {sums, strings.ToUpper(m.SHA256) + " *" + filepath.Base(path) + "\r\n", nil, ""},
-		"sums by a path":          {sums, other.SHA256 + "  ./" + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
-		"sums of byte code":       {sums, m.SHA256 + "  " + filepath.Base(path) + "\n" + other.SHA256 + "  " + filepath.Base(beside) + "\n", []string{"sha256: it lists sha256 000"}, ""},
-		"sums, and one differs":   {sums, m.SHA256 + "  " + filepath.Base(path) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
-		"sums behind a long line": {sums, strings.Repeat("x", 1<<20) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
-		"sums differ":             {sums, other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
+		"sums by a path":          {sums, other.SHA256 + "  ./" + filepath.Base(path) + "\n", []string{"sha256: lists sha256 000"}, ""},
+		"sums of byte code":       {sums, m.SHA256 + "  " + filepath.Base(path) + "\n" + other.SHA256 + "  " + filepath.Base(beside) + "\n", []string{"sha256: lists sha256 000"}, ""},
+		"sums, and one differs":   {sums, m.SHA256 + "  " + filepath.Base(path) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: lists sha256 000"}, ""},
+		"sums behind a long line": {sums, strings.Repeat("x", 1<<20) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: lists sha256 000"}, ""},
+		"sums differ":             {sums, other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: lists sha256 000"}, ""},
 		"manifest":                {path + wheel.ManifestSuffix, text(t, m), nil, ""},
-		"manifest of another":     {path + wheel.ManifestSuffix, text(t, other), []string{"manifest beside: it is about", "manifest beside: it differs from the manifest inside"}, ""},
-		"manifest is none":        {path + wheel.ManifestSuffix, "{", []string{"manifest beside: manifest: unexpected end"}, ""},
+		"manifest of another":     {path + wheel.ManifestSuffix, text(t, other), []string{"manifest next to: is for", "manifest next to: it differs from the manifest inside"}, ""},
+		"manifest is none":        {path + wheel.ManifestSuffix, "{", []string{"manifest next to: manifest: unexpected end"}, ""},
 		"statement":               {path + wheel.ProvenanceSuffix, string(statement), nil, ""},
-		"statement about another": {path + wheel.ProvenanceSuffix, string(otherStatement), []string{"provenance: it is about a file with sha256 000"}, ""},
+		"statement about another": {path + wheel.ProvenanceSuffix, string(otherStatement), []string{"provenance: for sha256 000"}, ""},
 		"statement of sources": {
 			path + wheel.ProvenanceSuffix, strings.ReplaceAll(string(statement), m.Source.SHA256, strings.Repeat("9", 64)),
-			[]string{"provenance: its sources have sha256 999"},
+			[]string{"provenance: the sources have sha256 999"},
 			"",
 		},
 		"statement with more": {
@@ -101,7 +101,7 @@ func TestVerifyBeside(t *testing.T) {
 		},
 		"statement of no base": {
 			path + wheel.ProvenanceSuffix, strings.Replace(string(statement), `"name": "base"`, `"name": "other"`, 1),
-			[]string{"provenance: its base has sha256 nothing, but the manifest's has efef"},
+			[]string{"provenance: the base has sha256 nothing, but efef"},
 			"",
 		},
 		"statement is none": {path + wheel.ProvenanceSuffix, `{"_type":"x"}`, []string{"provenance: wrong statement type"}, ""},
@@ -140,7 +140,7 @@ func text(t *testing.T, v any) string {
 	return string(out)
 }
 
-// A manifest beside a wheel that has none was there when it was built.
+// A manifest next to a wheel that has none was there when it was built.
 func TestVerifyManifestRemoved(t *testing.T) {
 	path := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})
 	m, err := wheel.ReadManifest(path)
@@ -157,7 +157,7 @@ func TestVerifyManifestRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := wheel.Verify(t.Context(), path)
-	if err != nil || !slices.Equal(v.Findings(), []string{"manifest beside: the wheel contains none"}) {
+	if err != nil || !slices.Equal(v.Findings(), []string{"manifest next to: the wheel contains none"}) {
 		t.Errorf("%q, %v", v.Findings(), err)
 	}
 }
@@ -177,7 +177,7 @@ func TestVerifyWithoutManifest(t *testing.T) {
 			skipped = append(skipped, c.Name)
 		}
 	}
-	if got := strings.Join(skipped, ","); got != "sha256,manifest beside,provenance,ops,archs,CPU level,libraries,SBOM" {
+	if got := strings.Join(skipped, ","); got != "sha256,manifest next to,provenance,ops,archs,CPU level,libraries,SBOM" {
 		t.Error(got)
 	}
 }
@@ -189,10 +189,10 @@ func TestVerifyRenamed(t *testing.T) {
 		"cp311-cp311-linux_x86_64":                               "",
 		"cp311-cp311-manylinux_2_17_x86_64":                      "",
 		"cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64": "",
-		"cp311-cp311-manylinux_2_17_aarch64":                     "tags: the file name says tag cp311-cp311-linux_aarch64, WHEEL does not",
-		"cp310-cp310-manylinux_2_17_x86_64":                      "tags: the file name says tag cp310-cp310-linux_x86_64, WHEEL does not",
+		"cp311-cp311-manylinux_2_17_aarch64":                     "tags: the file name has tag cp311-cp311-linux_aarch64, but WHEEL does not",
+		"cp310-cp310-manylinux_2_17_x86_64":                      "tags: the file name has tag cp310-cp310-linux_x86_64, but WHEEL does not",
 		"cp311-cp311-manylinux1_x86_64":                          "tags: tagged manylinux1_x86_64, needs glibc 2.14, GLIBCXX nothing",
-		"cp311-cp311-win_amd64":                                  "tags: the file name says tag cp311-cp311-win_amd64, WHEEL does not",
+		"cp311-cp311-win_amd64":                                  "tags: the file name has tag cp311-cp311-win_amd64, but WHEEL does not",
 	} {
 		path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})
 		renamed := strings.Replace(path, "cp311-cp311-linux_x86_64", tag, 1)

@@ -249,7 +249,7 @@ func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 	case kind != 0 && kind != modeRegular && (kind != modeDirectory || !m.isDir()):
 		return fmt.Errorf("is not a regular file: its mode is %06o", attributes>>16)
 	case m.isDir() && m.Size != 0:
-		return fmt.Errorf("is a directory with %d bytes of its own", m.Size)
+		return fmt.Errorf("is a directory with %d bytes", m.Size)
 	case strings.ContainsFunc(m.Name, func(r rune) bool { return r >= utf8.RuneSelf }) && m.flags&flagUTF8 == 0:
 		return errors.New("has a name that is neither ASCII nor marked as UTF-8")
 	}

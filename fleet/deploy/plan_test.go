@@ -150,7 +150,7 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 	}
 	none, fits := plan.Nodes[0], plan.Nodes[1]
 	if none.Action != change.Refuse || !none.Unfit || len(none.Reasons) != 2 ||
-		!strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") ||
+		!strings.Contains(none.Reasons[0], "v3.whl is incompatible: built against torch 2.15, but this node has 2.14") ||
 		none.Hint == "" {
 		t.Errorf("none that fits: %+v, want a refusal with the reason of each wheel", none)
 	}
@@ -267,7 +267,7 @@ func TestOpenChoicesAreFolded(t *testing.T) {
 		t.Fatal("no error")
 	}
 	text := err.Error()
-	if !strings.HasSuffix(text, "gpu[001-300] (300 nodes): these fit it equally well: a.whl, b.whl") {
+	if !strings.HasSuffix(text, "gpu[001-300] (300 nodes): equally suitable wheels: a.whl, b.whl") {
 		t.Error(text)
 	}
 }

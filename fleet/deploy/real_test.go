@@ -66,7 +66,7 @@ func TestRealDeploy(t *testing.T) {
 		switch {
 		case i < 2 && (n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256):
 			t.Errorf("%s: %+v", n.Name, n)
-		case i == 2 && (n.Status != report.Refused || n.Sent > 0 || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has "+xy(nodes.FakeTorchVersion)) || n.Hint == ""):
+		case i == 2 && (n.Status != report.Refused || n.Sent > 0 || !strings.Contains(n.Error, "built for torch 2.10 or newer, but this node has "+xy(nodes.FakeTorchVersion)) || n.Hint == ""):
 			t.Errorf("%s: %+v", n.Name, n)
 		}
 	}

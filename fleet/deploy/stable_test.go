@@ -41,13 +41,13 @@ func TestPlanChoosesAmongABIs(t *testing.T) {
 		want    string
 		why     string
 	}{
-		"its own torch":      {[]wheel.Loaded{own, stableWheel("stable.whl", plain)}, nil, "own.whl", "chosen before stable.whl, which fits too: it is for this torch alone"},
+		"its own torch":      {[]wheel.Loaded{own, stableWheel("stable.whl", plain)}, nil, "own.whl", "preferred to stable.whl, which is also compatible: specific to this torch version"},
 		"another torch":      {[]wheel.Loaded{own, stableWheel("stable.whl", plain)}, other, "stable.whl", ""},
-		"a lower CPU level":  {[]wheel.Loaded{own, slower}, nil, "own.whl", "it uses more of the CPU"},
-		"more operators":     {[]wheel.Loaded{ownGPU, stableWheel("stable.whl", plain)}, nil, "owngpu.whl", "it has more operators"},
-		"more, both stable":  {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, other, "gpu.whl", "it has more operators"},
+		"a lower CPU level":  {[]wheel.Loaded{own, slower}, nil, "own.whl", "newer CPU instructions"},
+		"more operators":     {[]wheel.Loaded{ownGPU, stableWheel("stable.whl", plain)}, nil, "owngpu.whl", "more operators"},
+		"more, both stable":  {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, other, "gpu.whl", "more operators"},
 		"CUDA of another":    {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, cuda12, "stable.whl", ""},
-		"more, in the other": {[]wheel.Loaded{own, stableWheel("gpu.whl", gpu, "8.0")}, nil, "gpu.whl", "it has more operators"},
+		"more, in the other": {[]wheel.Loaded{own, stableWheel("gpu.whl", gpu, "8.0")}, nil, "gpu.whl", "more operators"},
 		"others":             {[]wheel.Loaded{own, stableWheel("stable.whl", []string{"utils"})}, nil, "", "equally well: own.whl, stable.whl"},
 		"twice the same":     {[]wheel.Loaded{stableWheel("a.whl", plain), stableWheel("b.whl", plain)}, nil, "", "equally well: a.whl, b.whl"},
 	} {
@@ -92,7 +92,7 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 	}{
 		"torch 2.9": {
 			plain, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.9.1", "12.8" },
-			"built for torch 2.10 and newer, but this node has 2.9", "build a wheel that fits it: dsbuild wheel --ops cpu_adam --torch 2.9.1 --python 3.11",
+			"built for torch 2.10 or newer, but this node has 2.9", "build a wheel that fits it: dsbuild wheel --ops cpu_adam --torch 2.9.1 --python 3.11",
 		},
 		"CUDA 12": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs, f.Driver = "2.10.0", "12.8", a100, "550.54.15" },
@@ -167,7 +167,7 @@ func TestDeployToSeveralTorches(t *testing.T) {
 	if r.Err() != nil || !r.Consistent || r.Nodes[0].Changed || !r.Nodes[2].Changed || r.Nodes[2].Wheel != opt.Wheels[1].Manifest.Name {
 		t.Fatalf("%v, consistent %v, %+v", r.Err(), r.Consistent, r.Nodes[2])
 	}
-	if said := strings.Join(r.Nodes[2].Notes, "; "); !strings.HasSuffix(said, "it is for this torch alone") {
+	if said := strings.Join(r.Nodes[2].Notes, "; "); !strings.HasSuffix(said, "specific to this torch version") {
 		t.Errorf("the report says %q", said)
 	}
 	if r = look(t, opt, places...); r.Err() != nil || !r.Consistent {

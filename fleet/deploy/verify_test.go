@@ -529,7 +529,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 		t.Error(n.Error)
 	}
 	f.opt.Wheels = []wheel.Loaded{foreign, foreign}
-	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "cannot choose a wheel: "+foreign.Manifest.Name+" does not fit it: ") || n.Status != report.Differs {
+	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "cannot choose a wheel: "+foreign.Manifest.Name+" is incompatible: ") || n.Status != report.Differs {
 		t.Error(n.Error)
 	}
 }

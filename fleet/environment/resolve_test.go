@@ -342,7 +342,7 @@ func TestDamagedLock(t *testing.T) {
 	for from, c := range map[string][2]string{
 		`"name": "train"`:     {`"name": "../train"`, "invalid name, "},
 		sum:                   {strings.Repeat("a", 64), "edited by hand"},
-		`alpha-1.0-py3`:       {`../alpha-1.0-py3`, "the file is not called"},
+		`alpha-1.0-py3`:       {`../alpha-1.0-py3`, "invalid wheel file name: want"},
 		`"version": "1.0"`:    {`"version": "1.1"`, "listed as"},
 		`"format": 1`:         {`"format": 2`, "unsupported lockfile format 2"},
 		`"python": "3.11"`:    {`"python": 3`, ":4: "},

@@ -48,7 +48,7 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 	if platform, err := client.DefaultPlatform(ctx); err == nil && platform != containerPlatform {
 		_ = end() // the error below says more
 		return nil, nil, fault.New(fault.Usage,
-			"give the engine of such a machine (--engine), or build without containers (--builder host)",
+			"use the engine of such a machine (--engine), or build without containers (--builder host)",
 			"the Dagger engine (%s) runs on %s, and dsbuild's containers are for %s", e.How, platform, containerPlatform)
 	}
 	return &Builder{client: client, steps: steps, engine: e}, end, nil

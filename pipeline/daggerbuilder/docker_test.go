@@ -49,7 +49,7 @@ func told(t *testing.T, d *docker.Daemon, e engine.Engine) {
 	_, _, err := Connect(t.Context(), e, io.Discard)
 	took := time.Since(begin)
 	if err == nil || took > 30*time.Second || fault.ExitCode(err) != 0 || !strings.Contains(fault.Hint(err), d.Client+" logs broken") ||
-		!strings.Contains(err.Error(), "broken does not stay up") || !strings.Contains(err.Error(), "last words: cannot come up") {
+		!strings.Contains(err.Error(), "broken does not stay up") || !strings.Contains(err.Error(), "last output of the engine: cannot come up") {
 		t.Errorf("after %s: %v\nhint: %s", took, err, fault.Hint(err))
 	}
 	environments, err := filepath.Glob("/proc/[0-9]*/environ")

@@ -34,7 +34,7 @@ func (b *Builder) Inspect(ctx context.Context, base pipeline.Base) (compat.Build
 	}
 	host, err := pipeline.ParseBuildHost(text)
 	if err == nil && !slices.Contains(host.Tools, "apt-get") {
-		err = pipeline.BaseError(base.Ref, errors.New("it has no apt-get, which dsbuild needs to install compilers"))
+		err = pipeline.BaseError(base.Ref, errors.New("no apt-get, which dsbuild needs to install compilers"))
 	}
 	return host.BuildHost, err
 }

@@ -55,17 +55,17 @@ func (b *Bases) Get(ctx context.Context, suite string) (string, error) {
 		return "", nil
 	}
 	if !b.Root {
-		b.Note("there is no base of %s in %s, and only root can make it: dsbuild uses an image instead", suite, b.Home)
+		b.Note("no base for %s in %s, and only root can create it: using an image instead", suite, b.Home)
 		return "", nil
 	}
-	b.Note("making the base of %s: only this time, a minute or two", suite)
+	b.Note("creating the base for %s (once, takes a minute or two)", suite)
 	if err := b.make(ctx, control, suite); err != nil {
-		return "", fmt.Errorf("making the base of %s: %w", suite, err)
+		return "", fmt.Errorf("creating the base for %s: %w", suite, err)
 	}
 	tar := b.There(suite)
 	if tar == "" {
 		return "", &fs.PathError{
-			Op:   "making the base of " + suite,
+			Op:   "creating the base for " + suite,
 			Path: filepath.Join(b.Home, "base", suite+".tar"),
 			Err:  fs.ErrNotExist,
 		}
@@ -90,7 +90,7 @@ func (b *Bases) make(ctx context.Context, control, suite string) error {
 		return nil
 	}
 	if cmd.ProcessState != nil && strings.HasPrefix(said.String(), "usage: ") {
-		return fault.WithHint(fmt.Errorf("an older dsbuild made %s", control), "renew it: make engine")
+		return fault.WithHint(fmt.Errorf("%s is from an older dsbuild", control), "update it: make engine")
 	}
 	// The error and its hint are in the output of enginectl.
 	_, what, ok := strings.Cut("\n"+said.String(), "\nerror: ")

@@ -55,7 +55,7 @@ func TestUserOutsideTheGroup(t *testing.T) {
 		return name, nil
 	}
 	_, err := f.Find(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "docker: its daemon refuses this user (permission denied") || !strings.Contains(fault.Hint(err), "usermod -aG docker") {
+	if err == nil || !strings.Contains(err.Error(), "docker: the daemon denies access to this user (permission denied") || !strings.Contains(fault.Hint(err), "usermod -aG docker") {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }

@@ -67,7 +67,7 @@ func (e Engine) Watch(ctx context.Context, pause time.Duration) error {
 			failed++
 		}
 		if known = restarts; failed == 3 {
-			return fmt.Errorf("the container %s does not stay up: %s, %s restarts", name, status, restarts)
+			return fmt.Errorf("container %s does not stay up: %s, %s restarts", name, status, restarts)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func (e Engine) Explain(err error, answers bool) error {
 		defer cancel()
 		out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "1", name).CombinedOutput()
 		if failed == nil && len(out) > 0 {
-			err = fmt.Errorf("%w; the engine's last words: %.300s", err, lastLine(string(out)))
+			err = fmt.Errorf("%w; last output of the engine: %.300s", err, lastLine(string(out)))
 		}
 	}
 	said := strings.ReplaceAll(strings.ToLower(err.Error()), "--privileged", "") // of the Dagger client's own command
@@ -97,34 +97,34 @@ func (e Engine) Explain(err error, answers bool) error {
 	}
 	switch {
 	case shows("dl.dagger.io"):
-		return fault.WithHint(err, "on a machine with internet, take the program dagger out of %s; "+
-			"put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)",
+		return fault.WithHint(err, "on a machine with internet access, extract the dagger program from %s; "+
+			"copy it to %s, or set %s=/path/dagger (docs/airgap.md)",
 			cliURL(), downloadedCLI(), CLIVariable)
 	case client == "":
 		return err
 	case shows("no space left on device", "disk quota exceeded"):
-		return fault.WithHint(err, "the disk of %[1]s is full: look with %[1]s system df, "+
-			"free some with %[1]s system prune, or move its data folder; the engine needs 20 GB", client)
+		return fault.WithHint(err, "the disk of %[1]s is full: check %[1]s system df, "+
+			"free space with %[1]s system prune, or move its data directory; the engine needs 20 GB", client)
 	case shows("operation not permitted"), !answers && shows("permission denied", "privileged"):
 		return fault.WithHint(err, "the engine needs a privileged container, "+
 			"which %[1]s does not allow here (rootless, user namespaces, a security policy): "+
-			"use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
+			"use %[1]s as root, an engine elsewhere (--engine), or no engine (--builder host)", client)
 	case answers:
 		return err
 	case shows("incompatible engine version", "exec format error") && image == "":
-		return fault.WithHint(err, "the container %s runs an engine that is not version %s, or for another processor; "+
-			"let dsbuild start the right one: --engine image+%s://%s", name, Version, client, Image)
+		return fault.WithHint(err, "container %s runs an engine other than version %s, or one for another CPU; "+
+			"let dsbuild start the right engine: --engine image+%s://%s", name, Version, client, Image)
 	case shows("incompatible engine version", "exec format error"):
-		return fault.WithHint(err, "the container runs an engine that is not version %s, or for another processor; "+
-			"remove it, its cache and its image, which is then pulled again: %s && %s rmi %s",
+		return fault.WithHint(err, "the container runs an engine other than version %s, or one for another CPU; "+
+			"remove the container, its cache and its image, which dsbuild pulls again: %s && %s rmi %s",
 			Version, again, client, image)
 	case shows("registry.dagger.io") && image != "":
-		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar "+
-			"(from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), "+
-			"or pull it from the site's registry and %[1]s tag it (docs/airgap.md); "+
+		return fault.WithHint(err, "load the image %[2]s: %[1]s load -i engine.tar "+
+			"(written by %[1]s save on a machine that has it, or by make engine and bin/ci/engine image engine.tar), "+
+			"or pull it from the site's registry and tag it with %[1]s tag (docs/airgap.md); "+
 			"without an engine: --builder host", client, image)
 	}
 	return fault.WithHint(err,
-		"all output of the engine: %s logs %s; to start it again: %s; without an engine: --builder host",
+		"show the engine's output: %s logs %s; restart it: %s; or build without an engine: --builder host",
 		client, name, again)
 }

@@ -59,7 +59,7 @@ type NotFoundError struct {
 }
 
 func (e *NotFoundError) Error() string {
-	lines := []string{"no Dagger engine is reachable; dsbuild tried"}
+	lines := []string{"no Dagger engine reachable; tried"}
 	for _, a := range e.Attempts {
 		lines = append(lines, fmt.Sprintf("  %s: %s", a.Where, a.Why))
 	}
@@ -74,7 +74,7 @@ func (e *NotFoundError) Hint() string {
 		}
 	}
 	return "start Docker or podman, or as root on Debian run 'make engine', " +
-		"or name an engine with --engine unix:///path/engine.sock"
+		"or pass --engine unix:///path/engine.sock"
 }
 
 // Home is the directory of dsbuild's own engine.
@@ -186,13 +186,13 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	said := lastLine(string(out))
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("its daemon did not answer within %s", daemonTime)
+		return fmt.Errorf("the daemon did not respond within %s", daemonTime)
 	case err == nil && said == "rootless: true":
 		return withoutRoot
 	case err == nil:
 		return nil
 	case client == "docker" && strings.Contains(strings.ToLower(said), "permission denied"):
-		return fault.WithHint(fmt.Errorf("its daemon refuses this user (%s)", said),
+		return fault.WithHint(fmt.Errorf("the daemon denies access to this user (%s)", said),
 			"add the user to the group docker, whose members have the rights of root: "+
 				"sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
 	}
@@ -266,7 +266,7 @@ func (f *Finder) findCLI() (string, error) {
 		path, err := exec.LookPath(f.CLI)
 		if err != nil {
 			return "", fault.WithHint(fmt.Errorf("%s=%s: %w", CLIVariable, f.CLI, err),
-				"it must name the dagger program of %s; without it, dsbuild downloads one", Version)
+				"set it to the dagger program of version %s, or unset it to let dsbuild download one", Version)
 		}
 		return path, nil
 	}
@@ -275,7 +275,7 @@ func (f *Finder) findCLI() (string, error) {
 		return path, nil
 	}
 	if _, err := os.Stat(downloadedCLI()); err != nil {
-		f.Note("dsbuild downloads the dagger program once, from %s to %s; without internet, put it there (docs/airgap.md)",
+		f.Note("downloading the dagger program once, from %s to %s; without internet access, copy it there (docs/airgap.md)",
 			cliURL(), downloadedCLI())
 	}
 	return "", nil

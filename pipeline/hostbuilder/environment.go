@@ -79,14 +79,14 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 		r.pruneEnvironments()
 	}
 	unlock, err := waitLock(ctx, r.downloadsDir()+".lock", shared, func() {
-		r.Report.Note("waiting for another build that removes old downloads")
+		r.Report.Note("waiting for another build to remove old downloads")
 	})
 	if err != nil {
 		return err
 	}
 	r.closers = append(r.closers, unlock)
 	lock := r.entry.dir + ".lock"
-	waiting := func() { r.Report.Note("waiting for another build that makes the same environment (%s)", lock) }
+	waiting := func() { r.Report.Note("waiting for another build to create the same environment (%s)", lock) }
 	for {
 		unlock, err := waitLock(ctx, lock, shared, waiting)
 		if err != nil {
@@ -216,7 +216,7 @@ func (r *run) installUV(ctx context.Context) error {
 	if r.fittingUV(ctx) {
 		return nil
 	}
-	unlock, err := waitLock(ctx, dir+".lock", alone, func() { r.Report.Note("waiting for another build that installs uv") })
+	unlock, err := waitLock(ctx, dir+".lock", alone, func() { r.Report.Note("waiting for another build to install uv") })
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (r *run) installUV(ctx context.Context) error {
 	if !found {
 		return missing(part{"uv " + dockerfiles.UVVersion() + " or newer", "install uv, python3-venv or python3-pip"})
 	}
-	title := "uv " + dockerfiles.UVVersion() + ", to make environments"
+	title := "uv " + dockerfiles.UVVersion() + ", to create environments"
 	err = r.reportStep(ctx, "uv", title, func(ctx context.Context, out output) error {
 		v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ)
 		v.setAll(map[string]string{"PYTHON": python.Path, "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile()})
@@ -295,7 +295,7 @@ func (r *run) removeUnused(dir string) {
 	}
 	defer unlock()
 	if err := os.RemoveAll(dir); err != nil {
-		r.Report.Warn("%s of earlier builds stays: %v", dir, err)
+		r.Report.Warn("cannot remove %s of earlier builds: %v", dir, err)
 	}
 }
 

@@ -25,7 +25,7 @@ func tryLock(path string, shared bool) (unlock func(), err error) {
 	}
 	got, err := take()
 	if err == nil && !got {
-		err = errors.New("another build holds it")
+		err = errors.New("locked by another build")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)

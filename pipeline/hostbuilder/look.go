@@ -33,7 +33,7 @@ func Inspect(ctx context.Context, environ []string) (pipeline.BuildHost, error) 
 	}
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTime,
-		fmt.Errorf("the inspection of this machine took longer than %s", lookTime))
+		fmt.Errorf("inspecting this machine timed out after %s", lookTime))
 	defer cancel()
 	// The environment of InspectScript. It also has the variables that name the place of CUDA and
 	// of uv's Pythons.
@@ -92,7 +92,7 @@ func missing(parts ...part) error {
 		between = "\n  "
 	}
 	return fault.New(fault.Usage, strings.Join(tries, "; "),
-		"this machine lacks requirements of a build:%s%s", between, strings.Join(whats, "\n  "))
+		"missing build requirements on this machine:%s%s", between, strings.Join(whats, "\n  "))
 }
 
 func missingCompiler(g pipeline.BuildHost, add func(what, try string)) {
@@ -147,7 +147,7 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 // Only Debian systems know these names. Open does it too; a dry run opens nothing.
 func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
 	if len(p.Toolchain().Patches()) > 0 && !slices.Contains(b.host.Tools, "patch") {
-		return missing(part{"patch, to correct the sources of some ops", "install patch, or leave out the ops that need it"})
+		return missing(part{"patch, to correct the sources of some ops", "install patch, or omit the ops that need it"})
 	}
 	needs := p.Toolchain().Needs().Debian
 	if len(needs) == 0 {
@@ -155,7 +155,7 @@ func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Re
 	}
 	query, err := exec.LookPath("dpkg-query")
 	if err != nil {
-		rep.Warn("the ops need the software of Debian's package %s: the build fails if it is missing",
+		rep.Warn("the ops need what Debian's package %s provides; without it the build fails",
 			strings.Join(needs, ", "))
 		return nil
 	}
@@ -167,7 +167,7 @@ func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Re
 			return err
 		}
 		if !slices.Contains(strings.Fields(string(out)), "installed") {
-			try := "install " + name + ", leave out the ops that need it, or --builder dagger"
+			try := "install " + name + ", omit the ops that need it, or use --builder dagger"
 			lacks = append(lacks, part{"the package " + name, try})
 		}
 	}

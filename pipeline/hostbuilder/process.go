@@ -115,7 +115,7 @@ func endSession(sid int) error {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
-	return fmt.Errorf("processes of this step do not end: %v", sessionProcesses(sid))
+	return fmt.Errorf("cannot end processes of this step: %v", sessionProcesses(sid))
 }
 
 // sessionProcesses lists the living processes of a session.

@@ -75,7 +75,7 @@ func Resolve(
 	out := dockerfiles.Packages{Runtime: part}
 	for _, p := range part {
 		if !slices.Contains(all, p) {
-			return out, fmt.Errorf("uv resolves %s for a node, and another one for the build", p)
+			return out, fmt.Errorf("uv resolves %s for a node, but a different version for the build", p)
 		}
 	}
 	for _, p := range all {

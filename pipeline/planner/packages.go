@@ -60,10 +60,10 @@ func (l *packageLookup) find(
 	}
 	got, err := packages.Resolve(ctx, resolver, q, near)
 	if err != nil {
-		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w",
+		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which is not in dsbuild's tables: %w",
 			tc.Torch, tc.Python, err)
 		return got, false, fault.WithHint(err,
-			"dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
+			"they come from the package index (--index-url); list the releases in dsbuild's tables: dsbuild toolchains")
 	}
 	l.found[key] = got
 	return got, false, nil

@@ -252,8 +252,8 @@ func (p *Planner) plan(
 		return nil, err
 	}
 	if !locked {
-		report.Note("torch %s for Python %s is not in the lock of this dsbuild: "+
-			"the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
+		report.Note("torch %s for Python %s is not in dsbuild's lock: "+
+			"the plan uses the index's current sha256 of its packages", tc.Torch, tc.Python)
 	}
 	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, source, base, packages, r.KeepDebug)
 }

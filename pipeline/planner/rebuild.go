@@ -28,10 +28,10 @@ func RebuildRequest(m wheel.Manifest) (source string, r wheel.Request, err error
 		if m.Source.Kind == "sdist" {
 			kind = "source distribution"
 		}
-		return "", r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kind, m.Source.Ref)
+		return "", r, fmt.Errorf("the wheel was built from a %s, %s, which only its builder has", kind, m.Source.Ref)
 	}
 	if m.PlanDigest == "" || len(m.OpsRequested) == 0 {
-		return "", r, errors.New("its manifest does not say how it was built")
+		return "", r, errors.New("the manifest does not record how the wheel was built")
 	}
 	said := map[string]string{
 		"arch": strings.Join(m.ArchsRequested, ";"), "ops": strings.Join(m.OpsRequested, ","), "cpu": m.CPU, "cuda": m.CUDA,
@@ -58,12 +58,12 @@ func CheckRebuild(plan *pipeline.Plan, m wheel.Manifest) error {
 	if m.Base.Digest != "" && plan.Base.Digest == m.Base.Digest {
 		return nil
 	}
-	err := fmt.Errorf("it was built on %s (%s), and would be built on %s (%s) here",
+	err := fmt.Errorf("the wheel was built on %s (%s), but would be rebuilt on %s (%s)",
 		cmp.Or(m.Base.Ref, "a machine"), cmp.Or(m.Base.Digest, "no digest"),
 		plan.Base.Ref, cmp.Or(plan.Base.Digest, "no digest"))
 	if m.Base.Ref == hostbuilder.BaseRef {
-		return fault.WithHint(err, "a wheel of the host builder can be built again on the same machine only, "+
+		return fault.WithHint(err, "a wheel of the host builder can be rebuilt only on the same machine, "+
 			"with --builder host, until its compilers or Pythons change")
 	}
-	return fault.WithHint(err, "give the same root file system tar with --base")
+	return fault.WithHint(err, "pass the same root file system tar with --base")
 }

@@ -68,7 +68,7 @@ func Set(r *wheel.Request, key, text string) error {
 			return requestError("", "--gpu: no GPU given")
 		}
 		if slices.Contains(r.GPUs, everyGPU) && len(r.GPUs)+len(r.Archs) > 1 {
-			return requestError("", "--gpu all is every GPU: give it alone, without other GPUs and without --arch")
+			return requestError("", "--gpu all cannot be combined with other GPUs or --arch")
 		}
 	case "ops":
 		names := compat.SplitNames([]string{text})
@@ -93,7 +93,7 @@ func Set(r *wheel.Request, key, text string) error {
 		}
 		if r.CPU = cmp.Or(r.CPU, wheel.DefaultCPU(text)); r.CPU.Machine() != text {
 			return requestError("leave --machine out",
-				"--cpu %s is a level of %s, and --machine says %s", r.CPU, r.CPU.Machine(), text)
+				"--cpu %s is a level of %s, but --machine is %s", r.CPU, r.CPU.Machine(), text)
 		}
 	case "abi":
 		abis := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}
@@ -114,8 +114,8 @@ func Set(r *wheel.Request, key, text string) error {
 		}
 		n := narrowed(*r) // its CUDA is that of torch, if torch names one
 		if key == "cuda" && text != n.CUDA && !strings.HasPrefix(n.CUDA, text+".") {
-			return requestError("leave --cuda out, or write --torch "+n.Torch,
-				"--torch %s is for CUDA %s, and --cuda says %s", r.Torch, n.CUDA, text)
+			return requestError("omit --cuda, or use --torch "+n.Torch,
+				"--torch %s is for CUDA %s, but --cuda is %s", r.Torch, n.CUDA, text)
 		}
 	}
 	return nil
@@ -149,7 +149,7 @@ func versions() map[string]version {
 	return map[string]version{
 		"torch": {
 			func(r *wheel.Request) *string { return &r.Torch },
-			"must be X.Y or X.Y.Z (without --torch: the newest that fits; with --env PYTHON: that of an environment)",
+			"must be X.Y or X.Y.Z (without --torch: the newest compatible one; with --env PYTHON: the environment's)",
 			torchForm,
 		},
 		"cuda":   {func(r *wheel.Request) *string { return &r.CUDA }, "must be X or X.Y", cudaForm},
@@ -236,7 +236,7 @@ func followable(fix string, asked, r wheel.Request, givenPython bool) string {
 	case givenPython && notOfEnv.MatchString(fix):
 		return ""
 	case asked.Torch != r.Torch && !givenPython:
-		instead := "give --cuda " + r.CUDA + " in place of --torch " + asked.Torch
+		instead := "pass --cuda " + r.CUDA + " instead of --torch " + asked.Torch
 		fix = strings.Replace(fix, "leave --torch "+r.Torch+" out", instead, 1)
 		fix = strings.Replace(fix, "leave --cuda "+r.CUDA+" out", "give --torch "+r.Torch, 1)
 	}

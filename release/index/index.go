@@ -108,7 +108,7 @@ func usagef(hint, format string, args ...any) error {
 
 // notWritable is the error of a folder that dsbuild cannot write an index into.
 func notWritable(dir string, err error) error {
-	return usagef("name a folder that you may write to", "dsbuild cannot write to %s: %w", dir, err)
+	return usagef("choose a writable directory", "cannot write to %s: %w", dir, err)
 }
 
 // lockDir waits until no other run changes the index.
@@ -142,7 +142,7 @@ type sortedWheel struct {
 // read verifies the wheels and sorts them into toolchains.
 func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	if len(opt.Wheels) == 0 {
-		return nil, usagef("name a wheel, or a folder with wheels", "no wheels for the index")
+		return nil, usagef("name a wheel, or a directory with wheels", "no wheels for the index")
 	}
 	earlier, err := readMark(opt.Dir)
 	if err != nil {
@@ -163,7 +163,7 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 			continue
 		case twice && all[i].SHA256 != w.SHA256:
 			wrong = append(wrong, usagef("remove one of them, or write two indexes",
-				"two wheels have the name %s: %s and %s", w.Name, all[i].file, w.file))
+				"duplicate wheel name %s: %s and %s", w.Name, all[i].file, w.file))
 			continue
 		case twice:
 			all[i].merge(w)
@@ -307,7 +307,7 @@ func CheckURL(text string) error {
 	switch {
 	case err != nil || !slices.Contains([]string{"http", "https", "file"}, at.Scheme) ||
 		at.Host == "" && at.Scheme != "file":
-		return errors.New("must be an address such as https://wheels.example.org/deepspeed/")
+		return errors.New("must be a URL such as https://wheels.example.org/deepspeed/")
 	case at.User != nil || at.RawQuery != "" || at.Fragment != "":
 		return errors.New("must have no login, query or fragment")
 	}

@@ -243,9 +243,9 @@ func TestRefuses(t *testing.T) {
 		code   int
 	}{
 		"nothing":             {"", nil, "no wheels for the index", 2},
-		"two of one name":     {"", []string{wheels[0], twin}, "two wheels have the name deepspeed-0.19.8+torch2.15.cu132.sm80.v3", 2},
+		"two of one name":     {"", []string{wheels[0], twin}, "duplicate wheel name deepspeed-0.19.8+torch2.15.cu132.sm80.v3", 2},
 		"a damaged one":       {"", []string{wheels[0], torn}, torn, 4},
-		"a file of another's": {occupied, wheels, "index.json is in the way", 2},
+		"a file of another's": {occupied, wheels, "index.json already exists", 2},
 	} {
 		dir := c.dir
 		if dir == "" {
@@ -358,7 +358,7 @@ func TestFileForFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := index.Write(t.Context(), index.Options{Dir: file, Wheels: some(t)})
-	if err == nil || err.Error() != file+": it is a file, and no folder" || fault.Hint(err) != "name a folder" {
+	if err == nil || err.Error() != file+": not a directory" || fault.Hint(err) != "choose a directory" {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }

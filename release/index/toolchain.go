@@ -24,7 +24,7 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	parts := localVersion.FindStringSubmatch(local)
 	if parts == nil {
 		return Toolchain{}, usagef("dsbuild wheel makes versions such as 0.19.8+torch2.15.cu132.sm80.v3",
-			"%s: its version does not name its targets", m.Name)
+			"%s: the version does not name its targets", m.Name)
 	}
 	tc := Toolchain{
 		Torch: strings.TrimPrefix(parts[2], "torch"), CUDA: m.CUDA, CPU: m.CPU,

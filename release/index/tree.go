@@ -148,8 +148,8 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 			notes[path.Base(f.path)] = *f.wheel
 		}
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
-			return 0, 0, usagef("move it away, or write the index into another folder",
-				"%s is in the way: it is not part of an index that dsbuild wrote", filepath.Join(dir, f.path))
+			return 0, 0, usagef("move it, or write the index to another directory",
+				"%s already exists and is not part of an index written by dsbuild", filepath.Join(dir, f.path))
 		}
 	}
 	both := maps.Clone(before)
@@ -207,8 +207,8 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 	for _, folder := range slices.Sorted(maps.Keys(folders)) {
 		at := filepath.Join(dir, filepath.FromSlash(folder))
 		if info, err := os.Lstat(at); err == nil && info.Mode().Type() == fs.ModeSymlink {
-			return usagef("remove the link, or write the index into another folder",
-				"%s is a symbolic link, and dsbuild writes an index only into real folders", at)
+			return usagef("remove the link, or write the index to another directory",
+				"%s is a symbolic link, not a directory", at)
 		}
 	}
 	return nil
@@ -222,7 +222,7 @@ func readMark(dir string) (mark, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return mark{}, nil
 	case errors.Is(err, syscall.ENOTDIR):
-		return mark{}, usagef("name a folder", "%s: it is a file, and no folder", dir)
+		return mark{}, usagef("choose a directory", "%s: not a directory", dir)
 	}
 	var text []byte
 	if err == nil {
@@ -234,11 +234,11 @@ func readMark(dir string) (mark, error) {
 		err = json.Unmarshal(text, &m)
 	}
 	if err != nil {
-		return mark{}, usagef("it lists the files of the index; remove the index, and write it again", "%s: %w", name, err)
+		return mark{}, usagef("remove the index, then rewrite it", "%s: %w", name, err)
 	}
 	for _, f := range m.Files {
 		if !filepath.IsLocal(filepath.FromSlash(f)) {
-			return mark{}, usagef("remove the index, and write it again", "%s names %q, which is outside the folder", name, f)
+			return mark{}, usagef("remove the index, then rewrite it", "%s lists %q, which is outside the directory", name, f)
 		}
 	}
 	return m, nil

@@ -84,7 +84,7 @@ func TestMistakes(t *testing.T) {
 		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":             "nightly.yaml:1:36: cpu is \"v9\": must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native",
 		"wheels: {wheels: [{arch: A100}]}":                     "did you mean gpu: A100?",
 		"wheels: {wheels: [{gpu: V10O}]}":                      "did you mean V100?",
-		"wheels: {wheels: [{ops: [utils, cpu_adm]}]}":          "nightly.yaml:1:25: dsbuild cannot build an op \"cpu_adm\"",
+		"wheels: {wheels: [{ops: [utils, cpu_adm]}]}":          "nightly.yaml:1:25: dsbuild has no op \"cpu_adm\"",
 		"wheels: {wheels: [{arch: 8.0, abi: stabel}]}":         "nightly.yaml:1:36: abi is \"stabel\": must be auto, stable or torch",
 
 		"notify: {url: x}":                     "use the form notify: [PROGRAM, ARGUMENT]",

@@ -51,7 +51,7 @@ func (s *Signer) parseKey(text string) error {
 	case len(options) > 0 || len(bytes.TrimSpace(rest)) > 0:
 		return errors.New("must be one public key without options")
 	case strings.Contains(key.Type(), "-cert-v01@"):
-		return errors.New("is a certificate: name the key of its CA, with ca")
+		return errors.New("is a certificate: use the key of its CA, with ca")
 	}
 	s.blob, s.Key = key.Marshal(), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 	return nil

@@ -76,7 +76,7 @@ func (r *reader) readPolicy(p *Policy, body yamldoc.Node) {
 	known := []string{"signers", "revoked", "builders", "minimum", "sources", "max_age", "companions"}
 	for _, pair := range r.Pairs(body, "the policy", known) {
 		if given[pair.Key] {
-			r.Add(pair.At, "", "%s is given twice", pair.Key)
+			r.Add(pair.At, "", "duplicate %s", pair.Key)
 		}
 		given[pair.Key] = true
 		switch pair.Key {
@@ -110,7 +110,7 @@ func (r *reader) readPolicy(p *Policy, body yamldoc.Node) {
 		}
 	}
 	if !given["signers"] {
-		r.Add(r.Place(body), r.Least, "the policy trusts nobody: it has no signers")
+		r.Add(r.Place(body), r.Least, "the policy has no signers")
 	}
 }
 
@@ -128,7 +128,7 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 			kinds++
 			s.CA = p.Key == "ca"
 			if err := s.parseKey(r.text(p.Node, p.Key, nil, "")); err != nil {
-				r.Add(r.Place(p.Node), "ssh-keygen prints one into a file that ends in .pub", "%s %v", p.Key, err)
+				r.Add(r.Place(p.Node), "ssh-keygen writes one to a file with the suffix .pub", "%s %v", p.Key, err)
 				continue
 			}
 			r.once("key "+s.Key, "this key", p)
@@ -142,9 +142,9 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 	}
 	switch { // mistakes that no single key has
 	case !named:
-		r.Add(r.Place(n), "", "a signer needs a name")
+		r.Add(r.Place(n), "", "missing signer name")
 	case kinds != 1:
-		r.Add(r.Place(n), "", "signer %s needs either key or ca", s.Name)
+		r.Add(r.Place(n), "", "signer %s requires either key or ca", s.Name)
 	case s.CA && len(s.Principals) == 0:
 		r.Add(r.Place(n), "a CA may also sign certificates for logins; list the names that sign wheels",
 			"signer %s is a CA without principals", s.Name)
@@ -159,7 +159,7 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 // once refuses a second signer with the same name or key: it would count twice.
 func (r *reader) once(key, what string, p yamldoc.Pair) {
 	if first, twice := r.seen[key]; twice {
-		r.Add(r.Place(p.Node), "", "a second signer with %s; first at %s", what, first)
+		r.Add(r.Place(p.Node), "", "another signer has %s; first at %s", what, first)
 		return
 	}
 	r.seen[key] = r.Place(p.Node)
@@ -216,7 +216,7 @@ func (r *reader) texts(n yamldoc.Node, what string, form *regexp.Regexp, want st
 	for _, item := range r.Items(n, what) {
 		text := r.text(item, "an entry of "+what, form, want)
 		if slices.Contains(all, text) {
-			r.Add(r.Place(item), "", "%s is given twice", lineerr.Clip(text))
+			r.Add(r.Place(item), "", "duplicate %s", lineerr.Clip(text))
 		}
 		all = append(all, text)
 	}

@@ -86,8 +86,8 @@ type Key interface {
 func RequireStatement(file string) error {
 	s, err := ReadSigned(file)
 	if err == nil && s.Statement == "" {
-		err = fault.New(fault.Usage, "dsbuild wheel writes it: copy it with the wheel, or build the wheel again",
-			"%s has no statement beside it (%s)", s.Name, s.Name+wheel.ProvenanceSuffix)
+		err = fault.New(fault.Usage, "copy it along with the wheel (dsbuild wheel writes it), or rebuild the wheel",
+			"no provenance statement next to %s (%s)", s.Name, s.Name+wheel.ProvenanceSuffix)
 	}
 	return err
 }
@@ -108,7 +108,7 @@ func Sign(file string, key Key) (string, error) {
 		return "", err
 	}
 	if _, err := readFacts(s.Statement, s.Name, sum); err != nil {
-		return "", fault.New(fault.Wheel, "copy the files of one build, or build the wheel again", "not signed: %w", err)
+		return "", fault.New(fault.Wheel, "copy the files of one build, or rebuild the wheel", "not signed: %w", err)
 	}
 	text, err := key.Sign([]byte(s.Statement), Namespace)
 	if err != nil {

@@ -83,7 +83,7 @@ func (p *parts) find(s *Section) error {
 	}
 	switch {
 	case *slot != nil:
-		return formatError(s.label(), s.Offset, "a second %v beside %s", s.Type, (*slot).label())
+		return formatError(s.label(), s.Offset, "a second %v in addition to %s", s.Type, (*slot).label())
 	case slot != &p.symbols && s.Size > maxLists:
 		return formatError(s.label(), s.Offset, "%d bytes, more than %d", s.Size, maxLists)
 	}
@@ -101,7 +101,7 @@ func (p *parts) findStrings(s *Section) error {
 	case t.Type != elf.SHT_STRTAB || !t.stored():
 		return formatError(s.label(), s.Offset, "its strings are in %s, which holds none", t.label())
 	case p.strings != nil && p.strings != t:
-		return formatError(s.label(), s.Offset, "its strings are in %s, those of others in %s", t.label(), p.strings.label())
+		return formatError(s.label(), s.Offset, "its strings are in %s, but those of other sections are in %s", t.label(), p.strings.label())
 	}
 	p.strings = t
 	return nil

@@ -120,7 +120,7 @@ func (f *file) walk(spans []span) error {
 	// A zip member compares its checksum when it is asked for more.
 	switch _, err := io.ReadFull(f.r, buf[:1]); {
 	case err == nil:
-		return fmt.Errorf("object goes on after its %d bytes", f.size)
+		return fmt.Errorf("object continues after its %d bytes", f.size)
 	case !errors.Is(err, io.EOF):
 		return fmt.Errorf("object at 0x%x: %w", f.pos, err)
 	}

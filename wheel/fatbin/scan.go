@@ -236,7 +236,7 @@ func (s *scanner) emit(offset int64, h header) error {
 	kind := kindOf(h.kind)
 	if h.arch < 10 || h.arch > 999 {
 		if kind == SASS || kind == PTX {
-			return formatError(offset, "code for sm_%d, which is no GPU", h.arch)
+			return formatError(offset, "code for sm_%d, which is not a GPU", h.arch)
 		}
 		return s.visit(Entry{kind, ""})
 	}

@@ -39,7 +39,7 @@ func damagedCode() []Damage {
 		}, "ops: op fused_adam is missing"},
 		{"op added", func(t testing.TB, files map[string]string) {
 			files["deepspeed/ops/lion/cpu_lion_op.so"] = files[op(t, files, "cpu_adam")]
-		}, "ops: op cpu_lion is in the wheel, but the manifest does not name it"},
+		}, "ops: op cpu_lion is in the wheel, but not in the manifest"},
 		{"arch swapped", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "fused_adam")] = assembled(t, Op{Name: "fused_adam", SASS: []string{"9.0"}})
 		}, "archs: op fused_adam has SASS for 9.0, the manifest says 8.0"},
@@ -122,11 +122,11 @@ func damagedWords() []Damage {
 		}, "metadata: the wheel is for torch 2.14, but the manifest says 2.15.0"},
 		{"WHEEL retagged", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, ".dist-info/WHEEL"), "manylinux_2_17", "manylinux_2_5")
-		}, "tags: the file name says tag cp311-cp311-manylinux_2_17_x86_64, WHEEL does not"},
+		}, "tags: the file name has tag cp311-cp311-manylinux_2_17_x86_64, but WHEEL does not"},
 		{"SBOM edited", func(t testing.TB, files map[string]string) {
 			sum := sha256.Sum256([]byte(files[op(t, files, "cpu_adam")]))
 			replace(t, files, Member(t, files, wheel.SBOMName), hex.EncodeToString(sum[:]), strings.Repeat("0", 64))
-		}, "SBOM: it says sha256 " + strings.Repeat("0", 64) + " for deepspeed/ops/adam/cpu_adam_op"},
+		}, "SBOM: lists sha256 " + strings.Repeat("0", 64) + " for deepspeed/ops/adam/cpu_adam_op"},
 		{"SBOM removed", func(t testing.TB, files map[string]string) {
 			delete(files, Member(t, files, wheel.SBOMName))
 		}, "SBOM: it is missing"},
