@@ -57,6 +57,7 @@ type record struct {
 }
 
 func (r *record) Note(string, ...any)        {}
+func (r *record) Detail(string, ...any)      {}
 func (r *record) Warn(string, ...any)        {}
 func (r *record) Bar(string, int64) ui.Bar   { return nil }
 func (r *record) Step(string) ui.Step        { return r }
