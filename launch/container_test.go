@@ -115,7 +115,7 @@ func TestDockerCode(t *testing.T) {
 		if code != 0 || slices.Contains(got, "--mount") != (want != "") || want != "" && !slices.Contains(got, want) {
 			t.Errorf("%s with %s: %d %q\nwant %q\n%s", c.words, c.file, code, got, want, log)
 		}
-		if strings.Contains(log, "the image must have it") != (want == "" && c.words == "t.py") {
+		if strings.Contains(log, "the image must contain it") != (want == "" && c.words == "t.py") {
 			t.Errorf("%s: %s", c.words, log)
 		}
 	}

@@ -79,9 +79,9 @@ func TestBootstrap(t *testing.T) {
 	want := `initialize [('coordinator_address', 'n1:10001'), ('local_device_ids', [2, 3]), ('num_processes', 4), ('process_id', 2)]
 program ['my code/train.py', '--lr', '--', 'a b'] __main__ 2 4 1 False 2 4 1 beside
 256 64
-a batch of 10 cannot be shared by 4 processes evenly: use 8 or 12
-a batch of 3 cannot be shared by 4 processes evenly: use 4
-a batch of 0 cannot be shared by 4 processes evenly: use 4
+a batch of 10 cannot be divided evenly among 4 processes: use 8 or 12
+a batch of 3 cannot be divided evenly among 4 processes: use 4
+a batch of 0 cannot be divided evenly among 4 processes: use 4
 `
 	if code != 0 || out != want {
 		t.Errorf("%d\n%s\n%s\nwant\n%s", code, log, out, want)
@@ -91,25 +91,25 @@ a batch of 0 cannot be shared by 4 processes evenly: use 4
 		t.Errorf("code %d, want 3", code)
 	}
 	for want, words := range map[string][]string{
-		"no program: put it after --":     meet,
-		"7 GPUs cannot be shared by 2":    append(meet, "--gpus=7", "--", "x.py"),
-		"the numbers start at 0":          {"--coordinator-address=a:1", "--num-processes=2", "--process-id=2", "--", "x.py"},
-		"required: --coordinator-address": {"--num-processes=2", "--process-id=1", "--", "x.py"},
-		"dsbuild_jax: error: no program":  {"--coordinator-address=a:1", "--num-processes=2", "--process-id=1", "--"},
+		"missing program: add it after --":        meet,
+		"7 GPUs cannot be divided evenly among 2": append(meet, "--gpus=7", "--", "x.py"),
+		"the numbers start at 0":                  {"--coordinator-address=a:1", "--num-processes=2", "--process-id=2", "--", "x.py"},
+		"required: --coordinator-address":         {"--num-processes=2", "--process-id=1", "--", "x.py"},
+		"dsbuild_jax: error: missing program":     {"--coordinator-address=a:1", "--num-processes=2", "--process-id=1", "--"},
 	} {
 		if _, log, code := s.python(t, nil, words...); code == 0 || !strings.Contains(log, want) {
 			t.Errorf("%q: %d %s", words, code, log)
 		}
 	}
 	// A JAX that finds fewer GPUs than the node has would leave the others idle.
-	if _, log, code := s.python(t, []string{"FAKE_GPUS=1"}, append(meet, "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "JAX sees 1 GPUs and not 2") {
+	if _, log, code := s.python(t, []string{"FAKE_GPUS=1"}, append(meet, "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "JAX sees 1 GPUs, want 2") {
 		t.Errorf("%d %s", code, log)
 	}
-	if _, log, code := s.python(t, []string{"JAX_PLATFORMS=cuda"}, append(meet[:5:5], "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "2 processes share how many GPUs?") {
+	if _, log, code := s.python(t, []string{"JAX_PLATFORMS=cuda"}, append(meet[:5:5], "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "2 processes per node require --gpus") {
 		t.Errorf("%d %s", code, log)
 	}
 	// A JAX that goes its own way would train alone, each process for itself.
-	if _, log, code := s.python(t, []string{"FAKE_PROCESSES=1"}, append(meet, "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "JAX sees 1 processes and not 4") {
+	if _, log, code := s.python(t, []string{"FAKE_PROCESSES=1"}, append(meet, "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "JAX sees 1 processes, want 4") {
 		t.Errorf("%d %s", code, log)
 	}
 }

@@ -7,17 +7,17 @@ where, and then runs the program:
         --process-id=I [--local-rank=L] [--local-processes=P] [--gpus=G] \
         [--timeout=SECONDS] -- train.py ARGS...
 
-or -- -m pkg.train ARGS... for a module. The G GPUs of a node are shared out evenly
+or -- -m pkg.train ARGS... for a module. The G GPUs of a node are divided evenly
 among its P processes; JAX must find them all.
 
-The program may import it as dsbuild_jax to learn who it is:
+The program may import it as dsbuild_jax to learn its rank:
 
     import dsbuild_jax as dist
-    batch = dist.local_batch(256)   # this process's share; a remainder is refused
+    batch = dist.local_batch(256)   # this process's share; a remainder is an error
     if dist.is_main():
         print("logs, progress and checkpoints are rank 0's")
 
-Without this start (python train.py) it is the only process there is.
+If started directly (python train.py), it is the only process.
 """
 
 import argparse
@@ -61,22 +61,22 @@ def is_main():
 def local_batch(global_batch):
     """This process's share of a batch.
 
-    A batch that cannot be shared out evenly is refused: dropping the remainder
-    would train on another batch than the one that was asked for.
+    A batch that cannot be divided evenly is rejected: dropping the remainder
+    would train on a different batch than requested.
     """
     share, rest = divmod(global_batch, _world.size)
     if share < 1 or rest:
         below, above = global_batch - rest, global_batch - rest + _world.size
         choices = f"{below} or {above}" if below else f"{above}"
         raise ValueError(
-            f"a batch of {global_batch} cannot be shared by {_world.size} processes evenly: use {choices}"
+            f"a batch of {global_batch} cannot be divided evenly among {_world.size} processes: use {choices}"
         )
     return share
 
 
 def _arguments(words):
     if "--" not in words:
-        raise SystemExit("dsbuild_jax: no program: put it after --")
+        raise SystemExit("dsbuild_jax: missing program: add it after --")
     split = words.index("--")
     parser = argparse.ArgumentParser(prog="dsbuild_jax")
     parser.add_argument("--coordinator-address", required=True, metavar="HOST:PORT")
@@ -89,16 +89,18 @@ def _arguments(words):
     options = parser.parse_args(words[:split])
     program = words[split + 1 :]
     if program in ([], ["-m"]):
-        parser.error("no program: put it after --")
+        parser.error("missing program: add it after --")
     if options.gpus and options.gpus % options.local_processes:
-        parser.error(f"{options.gpus} GPUs cannot be shared by {options.local_processes} processes evenly")
+        parser.error(
+            f"{options.gpus} GPUs cannot be divided evenly among {options.local_processes} processes"
+        )
     if not 0 <= options.process_id < options.num_processes:
         parser.error(f"process {options.process_id} of {options.num_processes}: the numbers start at 0")
     return options, program
 
 
 def _bracketed(address):
-    """HOST:PORT as JAX reads it: an IPv6 address stands in brackets."""
+    """HOST:PORT as JAX reads it: an IPv6 address is in brackets."""
     host, _, port = address.rpartition(":")
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else address
 
@@ -109,7 +111,7 @@ def _devices(options):
         return None
     if not options.gpus:
         if os.environ.get("JAX_PLATFORMS", "").split(",")[0] in ("cuda", "rocm"):
-            raise SystemExit(f"dsbuild_jax: {options.local_processes} processes share how many GPUs? --gpus")
+            raise SystemExit(f"dsbuild_jax: {options.local_processes} processes per node require --gpus")
         return None
     share = options.gpus // options.local_processes
     first = options.local_rank * share
@@ -126,21 +128,21 @@ def _meet(options):
         num_processes=options.num_processes,
         process_id=options.process_id,
         local_device_ids=devices,
-        # JAX would complete what is None from Slurm's variables (or Open MPI's), and
-        # take SLURM_LOCALID for the number of its only GPU.
+        # JAX would fill in None from Slurm's variables (or Open MPI's), and
+        # use SLURM_LOCALID as the index of its only GPU.
         cluster_detection_method="deactivate",
         **more,
     )
     if jax.process_count() != options.num_processes:
         raise SystemExit(
-            f"dsbuild_jax: JAX sees {jax.process_count()} processes and not {options.num_processes}:"
-            " is it a JAX for another platform than JAX_PLATFORMS names?"
+            f"dsbuild_jax: JAX sees {jax.process_count()} processes, want {options.num_processes}:"
+            " check that this JAX is built for the platform in JAX_PLATFORMS"
         )
     wanted = len(devices) if devices else options.gpus
     if wanted and jax.default_backend() == "gpu" and jax.local_device_count() != wanted:
         raise SystemExit(
-            f"dsbuild_jax: JAX sees {jax.local_device_count()} GPUs and not {wanted}:"
-            " does CUDA_VISIBLE_DEVICES or JAX_LOCAL_DEVICE_IDS hide some?"
+            f"dsbuild_jax: JAX sees {jax.local_device_count()} GPUs, want {wanted}:"
+            " check CUDA_VISIBLE_DEVICES and JAX_LOCAL_DEVICE_IDS"
         )
 
 
@@ -150,11 +152,11 @@ def main(words):
     _world.rank = options.process_id
     _world.size = options.num_processes
     _world.local_rank = options.local_rank
-    # For libraries that look there, under the names that torch gave them.
+    # For libraries that read torch's variables.
     os.environ["RANK"] = str(_world.rank)
     os.environ["WORLD_SIZE"] = str(_world.size)
     os.environ["LOCAL_RANK"] = str(_world.local_rank)
-    # The program imports this very module, not a second one that knows nothing.
+    # The program imports this module, not a second copy without its state.
     sys.modules["dsbuild_jax"] = sys.modules["__main__"]
     _meet(options)
     if program[0] == "-m":

@@ -1,8 +1,8 @@
 #!/bin/bash
-# train on gpu01: node 0 of 2. Run it there, beside docker.sh. Start all
+# train on gpu01: node 0 of 2. Run it there, next to docker.sh. Start all
 # nodes within the time that torch waits (600 s), in any order.
 
-# The folder of this script.
+# The directory of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail

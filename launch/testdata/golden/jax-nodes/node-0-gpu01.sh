@@ -1,8 +1,8 @@
 #!/bin/bash
-# train on gpu01: node 0 of 2. Run it there, beside jax.sh. Start all
+# train on gpu01: node 0 of 2. Run it there, next to jax.sh. Start all
 # nodes within the time that JAX waits (300 s), in any order.
 
-# The folder of this script.
+# The directory of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail

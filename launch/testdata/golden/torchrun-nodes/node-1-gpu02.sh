@@ -1,14 +1,14 @@
 #!/bin/bash
-# train on gpu02: node 1 of 2. Run it there, beside torchrun.sh. Start all
+# train on gpu02: node 1 of 2. Run it there, next to torchrun.sh. Start all
 # nodes within the time that torch waits (900 s), in any order.
 
-# The folder of this script.
+# The directory of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 # shellcheck disable=SC1090,SC1091
 {
 module load cuda
-} || { echo "the setup line failed" >&2; exit 1; }
+} || { echo "setup failed" >&2; exit 1; }
 set -euo pipefail
 # The address of the first node, from the inventory.
 export MASTER_ADDR=192.168.1.100
