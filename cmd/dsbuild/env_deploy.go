@@ -11,6 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
 
 // envDeployFlags are the flags of dsbuild env deploy.
@@ -87,6 +88,9 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Options, err error) {
 	opt.Verify = f.verify
 	if opt.Lock, err = environment.ReadLock(f.lock); err != nil {
+		return opt, err
+	}
+	if err = opt.Lock.CheckInstaller(f.lock, packages.Installer()); err != nil {
 		return opt, err
 	}
 	if opt.Options, opt.Rules, err = f.change.options(ctx, a, f.nodes, f.send); err != nil {

@@ -1,5 +1,5 @@
 # Looks for a Python that can run dsbuild's programs, on a node that may have none. Changes nothing.
-# safe.sh comes before it. Arguments: the folder of environments, or "" for the user's own; then the programs of the Pythons
+# The script of package private comes before it. Arguments: the folder of environments, or "" for the user's own; then the programs of the Pythons
 # that may have come along, below pythons.
 folder=${1:-$HOME/.local/share} home=${1:-$HOME/.local/share}/dsbuild/env
 shift

@@ -3,7 +3,6 @@ package envdeploy
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/private"
 )
 
 // nodeState is one node on its way to an environment.
@@ -52,21 +52,18 @@ type Environment struct {
 	DeepSpeed *report.Version `json:"deepspeed"`
 }
 
-//go:embed safe.sh
-var safeShell string
-
 var lookProgram = node.NewFollowUp(node.NewProgram("list_environments"))
 
 // environmentRef names the environment for the programs on nodes.
 type environmentRef struct {
 	Folder string `json:"folder"` // "": the user's own
 	Name   string `json:"name"`
-	Safe   string `json:"safe"` // safe.sh
+	Safe   string `json:"safe"` // the script of package private
 }
 
 // where names the environment for programs on the node.
 func (d *Deploy) where() environmentRef {
-	return environmentRef{d.opt.Lock.Folder, d.opt.Lock.Name, safeShell}
+	return environmentRef{d.opt.Lock.Folder, d.opt.Lock.Name, private.Script()}
 }
 
 // probe connects to every node, and gathers its facts and the state of its environments.

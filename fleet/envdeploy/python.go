@@ -16,6 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/private"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -79,7 +80,7 @@ const sayMark = "@@dsbuild-python "
 
 // findPython looks for a Python on the node with nothing but a shell.
 func (n *nodeState) findPython(ctx context.Context) (*nodePython, error) {
-	argv := []string{"sh", "-c", safeShell + findShell, "sh", n.run.opt.Lock.Folder}
+	argv := []string{"sh", "-c", private.Script() + findShell, "sh", n.run.opt.Lock.Folder}
 	for i := range n.run.opt.Lock.Sets {
 		if ref := refOf(&n.run.opt.Lock.Sets[i]); ref != nil {
 			argv = append(argv, ref.Program)
@@ -135,7 +136,7 @@ func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
 	ref := refOf(n.plan.Set)
 	work := n.brought.place("run-" + n.run.Fleet.Run + "-" + change.FileLabel(n.Host.Name))
 	said, err := remote.RunForAnswer(ctx, n.Runner, remote.Command{
-		Argv: []string{"sh", "-c", safeShell + makeShell, "sh", n.brought.home, path.Base(work)},
+		Argv: []string{"sh", "-c", private.Script() + makeShell, "sh", n.brought.home, path.Base(work)},
 	})
 	if err != nil {
 		return fault.WithHint(err, "make %s writable for this user, or set folder: in environment.yaml",

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 )
 
@@ -209,17 +211,23 @@ func (c *Collector) inIndexes(
 	return nil, failed
 }
 
-// checkedReader ends with an error if the bytes that it read have another sha256.
+// checkedReader returns an error if the bytes that it reads have another sha256 or, where the lock knows it, another
+// size. It stops after the first byte too many.
 type checkedReader struct {
 	r    io.Reader
 	want File
 	sum  hash.Hash
+	size int64
 }
 
 // Read implements io.Reader.
 func (c *checkedReader) Read(b []byte) (int, error) {
 	n, err := c.r.Read(b)
 	c.sum.Write(b[:n])
+	c.size += int64(n)
+	if limit := cmp.Or(c.want.Size, maxFile); c.size > limit {
+		return 0, httpclient.Permanent(damagedf("%s has more than %d bytes in the index", c.want.File, limit))
+	}
 	if err == io.EOF {
 		if got := hex.EncodeToString(c.sum.Sum(nil)); got != c.want.SHA256 {
 			return n, damagedf("%s has sha256 %s on the index, but %s in the lockfile", c.want.File, got, c.want.SHA256)
@@ -227,3 +235,6 @@ func (c *checkedReader) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
+
+// maxFile bounds a file whose size no index lists, in bytes: torch's wheels have up to 3 GB.
+const maxFile = 8 << 30

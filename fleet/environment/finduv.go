@@ -2,9 +2,13 @@ package environment
 
 import (
 	"archive/zip"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,8 +27,8 @@ type UV struct {
 	Sums    []string // the sha256 of its wheels: no other file is run, whatever an index says
 }
 
-// FindUV returns a uv that is not older than this one: the one on PATH, or one from its wheel in the
-// index, which is kept in dir.
+// FindUV returns a uv that is not older than this one: the one on PATH, or the program in uv's wheel from the cache or an
+// index, which it unpacks into dir. No other account may be able to change dir.
 func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error) {
 	if p, err := exec.LookPath("uv"); err == nil {
 		out, err := exec.CommandContext(ctx, p, "--version").Output()
@@ -33,42 +37,72 @@ func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error
 			return p, nil
 		}
 	}
-	program := "uv"
+	path := filepath.Join(dir, "uv")
 	if runtime.GOOS == "windows" {
-		program = "uv.exe"
+		path += ".exe"
 	}
-	place := filepath.Join(dir, "uv-"+uv.Version, program)
-	if _, err := os.Stat(place); err == nil {
-		return place, nil
+	text, err := c.readUV(ctx, uv)
+	if err == nil {
+		err = unpackUV(text, path)
 	}
-	if err := fetchUV(ctx, uv, place, c); err != nil {
+	if err != nil {
 		err = fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err)
 		return "", fault.WithHint(err, "install uv, or pass --index-url")
 	}
-	return place, nil
+	return path, nil
 }
 
-// fetchUV puts the program of uv's wheel at place.
-func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
+// readUV returns the content of uv's wheel for this machine, from the cache or an index. Its sha256 is one of uv.Sums.
+func (c *Collector) readUV(ctx context.Context, uv UV) ([]byte, error) {
+	for _, sum := range uv.Sums {
+		kept, _ := os.ReadDir(filepath.Join(c.Cache, sum))
+		for _, f := range kept {
+			text, err := readWithSum(c.cached(File{File: f.Name(), SHA256: sum}), sum)
+			if err == nil && runsHere(f.Name()) {
+				return text, nil
+			}
+		}
+	}
 	found, err := c.wheelsOf(ctx, "uv", uv.Version, uv.Sums)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	here := slices.IndexFunc(found, func(f File) bool { return runsHere(f.File) })
 	if here < 0 {
-		return errors.New("no wheel for this machine")
+		return nil, errors.New("no wheel for this machine")
 	}
 	path, _, err := c.fetch(ctx, found[here])
 	if err != nil {
-		return err
+		return nil, err
 	}
-	z, err := zip.OpenReader(path)
+	return readWithSum(path, found[here].SHA256)
+}
+
+// readWithSum returns the content of a file with this sha256. What it returns cannot change after the comparison.
+func readWithSum(path, sum string) ([]byte, error) {
+	f, err := wheel.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	if got := sha256.Sum256(text); hex.EncodeToString(got[:]) != sum {
+		return nil, damagedf("%s has sha256 %x, want %s", path, got, sum)
+	}
+	return text, nil
+}
+
+// unpackUV writes the program in the content of uv's wheel to path.
+func unpackUV(text []byte, path string) error {
+	z, err := zip.NewReader(bytes.NewReader(text), int64(len(text)))
 	if err != nil {
 		return err
 	}
-	defer z.Close()
 	for _, f := range z.File {
-		if !strings.HasSuffix(f.Name, ".data/scripts/"+filepath.Base(place)) {
+		if !strings.HasSuffix(f.Name, ".data/scripts/"+filepath.Base(path)) {
 			continue
 		}
 		r, err := f.Open()
@@ -76,12 +110,9 @@ func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
 			return err
 		}
 		defer r.Close()
-		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
-			return err
-		}
-		return atomicfile.Write(place, r, 0o755)
+		return atomicfile.Write(path, r, 0o700)
 	}
-	return errors.New(found[here].File + " has no uv executable")
+	return errors.New("the wheel of uv has no executable")
 }
 
 // runsHere reports whether a wheel of uv is for this machine.

@@ -1,9 +1,11 @@
 package environment_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
@@ -55,6 +57,51 @@ func TestFindUV(t *testing.T) {
 	}
 }
 
+// A uv in the cache is run only if it has the published sha256, compared each time: another account may have put it there.
+func TestUVInTheCacheIsCompared(t *testing.T) {
+	x := wheelindex.New(t)
+	x.Add(t, wheelindex.Wheel{Name: "uv", Version: "9.0", Tag: "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", Files: map[string]string{"uv-9.0.data/scripts/uv": "published"}})
+	t.Setenv("PATH", "/nonexistent")
+	c, uv := collector(t, x), environment.UV{Version: "9.0", Sums: x.Installer(t).Sums}
+	find := func() string {
+		t.Helper()
+		path, err := environment.FindUV(t.Context(), uv, t.TempDir(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	find()
+	wheels, err := filepath.Glob(filepath.Join(c.Cache, "*", "uv-*.whl"))
+	if err != nil || len(wheels) != 1 {
+		t.Fatalf("the cache has %q, %v, want one wheel", wheels, err)
+	}
+	evil := wheelindex.New(t).Add(t, wheelindex.Wheel{Name: "uv", Version: "9.0", Tag: "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", Files: map[string]string{"uv-9.0.data/scripts/uv": "evil"}})
+	text, err := os.ReadFile(evil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, plant := range map[string]func() error{
+		"another wheel": func() error { return os.WriteFile(wheels[0], text, 0o644) },
+		"a pipe":        func() error { return errors.Join(os.Remove(wheels[0]), syscall.Mkfifo(wheels[0], 0o644)) },
+		"a program in the place of older versions": func() error {
+			old := filepath.Join(c.Cache, "uv-9.0")
+			return errors.Join(os.RemoveAll(filepath.Dir(wheels[0])), os.MkdirAll(old, 0o755), os.WriteFile(filepath.Join(old, "uv"), []byte("evil"), 0o755))
+		},
+	} {
+		if err := plant(); err != nil {
+			t.Fatal(err)
+		}
+		if got := find(); got != "published" {
+			t.Errorf("%s: ran %q, want the published uv", name, got)
+		}
+	}
+}
+
 // Without a uv the error says so and has a hint, and nothing is left that a later run takes for a uv.
 func TestNoUV(t *testing.T) {
 	x := wheelindex.New(t)
@@ -67,7 +114,7 @@ func TestNoUV(t *testing.T) {
 	for version, want := range map[string]string{
 		"0.1": "no wheel for this machine",
 		"1.0": "no wheel for this machine",
-		"2.0": "uv-2.0-" + tag + ".whl has no uv executable",
+		"2.0": "the wheel of uv has no executable",
 		"3.0": "on the index, but ",
 	} {
 		c, dir := collector(t, x), t.TempDir()

@@ -190,6 +190,17 @@ func (s Set) check(python string) error {
 	return nil
 }
 
+// CheckInstaller returns an error if a set has another installer than a wheel of uv: every node runs it.
+func (l *Lock) CheckInstaller(path string, uv UV) error {
+	for _, s := range l.Sets {
+		if !slices.Contains(uv.Sums, s.Installer.SHA256) {
+			return lockError(path, 0, fmt.Errorf("%s: installer %s (sha256 %.12s) is not uv %s as published",
+				s.Platform, s.Installer.File, s.Installer.SHA256, uv.Version))
+		}
+	}
+	return nil
+}
+
 // digest identifies the environment: Python, and the files by name and sha256.
 func (s Set) digest(python string) string {
 	h := sha256.New()

@@ -3,6 +3,7 @@ package environment_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -382,5 +383,41 @@ func TestFor(t *testing.T) {
 		if _, err := l.For(g); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
+	}
+}
+
+// A download ends at the size in the lock, however much the index sends. What the nodes run is a uv that this dsbuild
+// knows, whatever the lock says.
+func TestLockIsTheLimit(t *testing.T) {
+	t.Parallel()
+	x, dir := wheelindex.New(t), t.TempDir()
+	path := x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
+	l, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Platform{old}, nil, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := collector(t, x)
+	if _, err := c.Client.Files(t.Context(), x.URL, "alpha"); err != nil { // the page is read before the file changes
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Collect(t.Context(), l, l.Sets[0].Files)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("more than %d bytes", l.Sets[0].Files[0].Size)) || fault.ExitCode(err) != 4 {
+		t.Errorf("a file of a terabyte: %v (exit code %d), want an error about its size and 4", err, fault.ExitCode(err))
+	}
+	if left, _ := filepath.Glob(filepath.Join(c.Cache, l.Sets[0].Files[0].SHA256, "*")); len(left) > 0 {
+		t.Errorf("left %q, want nothing", left)
+	}
+
+	uv := x.Installer(t)
+	if err := l.CheckInstaller("environment.lock", uv); err != nil {
+		t.Errorf("the uv of the resolver: %v", err)
+	}
+	l.Sets[0].Installer.SHA256 = strings.Repeat("ab", 32)
+	err = l.CheckInstaller("environment.lock", uv)
+	if err == nil || !strings.HasPrefix(err.Error(), "environment.lock: x86_64 with glibc 2.28: installer uv-") || fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "dsbuild env lock") {
+		t.Errorf("another installer: %v (exit code %d, hint %q), want an error with exit code 2", err, fault.ExitCode(err), fault.Hint(err))
 	}
 }

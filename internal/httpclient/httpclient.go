@@ -3,7 +3,8 @@
 //
 // A client, or a library's client, gets a Transport and switches its own tries off. The Transport
 //   - ends a request when the server takes and sends nothing for a minute: while it connects, in the
-//     TLS handshake, while it takes a body, before its answer and in the middle of it;
+//     TLS handshake, while it takes a body, before its answer and in the middle of it; or when it sends
+//     less than 16 bytes per second of its answer;
 //   - repeats questions (GET and HEAD) that failed, up to five times in all, with growing waits; it
 //     asks a silent server only twice;
 //   - waits as long as a Retry-After asks, up to five minutes;

@@ -185,6 +185,35 @@ func TestSilentServers(t *testing.T) {
 	}
 }
 
+// A server that sends a byte now and then is as good as silent.
+func TestTricklingServer(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		for r.Context().Err() == nil {
+			fmt.Fprint(w, ".")
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(200 * time.Millisecond)
+		}
+	})
+	transport := fast()
+	transport.StallTimeout = time.Second
+	err := transport.Try(t.Context(), func(ctx context.Context, _ int) error {
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		res, err := (&http.Client{Transport: transport}).Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		_, err = io.Copy(io.Discard, res.Body)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "only ") || !strings.Contains(err.Error(), " in 1s") || fault.Hint(err) == "" || asked.Load() != 2 {
+		t.Errorf("%v after %d requests, want an error about the rate after two", err, asked.Load())
+	}
+}
+
 // A slow server that goes on is not silent, and neither is a client that reads slowly.
 func TestSlowIsNotSilent(t *testing.T) {
 	t.Parallel()

@@ -9,13 +9,21 @@ import (
 	"time"
 )
 
-// silenceError is a server that took and sent nothing for too long.
+// slowest is the lowest rate of an answer's body in bytes per second. A server that sends less would keep a client waiting
+// for hours without ever being silent.
+const slowest = 16
+
+// silenceError is a server that took and sent nothing for too long, or next to nothing.
 type silenceError struct {
 	host  string
 	limit time.Duration
+	sent  int
 }
 
 func (e *silenceError) Error() string {
+	if e.sent > 0 {
+		return fmt.Sprintf("only %d bytes from %s in %s", e.sent, e.host, e.limit)
+	}
 	return fmt.Sprintf("no data from %s for %s", e.host, e.limit)
 }
 
@@ -36,7 +44,7 @@ type watch struct {
 func (t *Transport) sendWatched(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	w := &watch{ctx: ctx, cancel: cancel, limit: t.StallTimeout}
-	silent := &silenceError{req.URL.Host, t.StallTimeout}
+	silent := &silenceError{host: req.URL.Host, limit: t.StallTimeout}
 	w.timer = time.AfterFunc(t.StallTimeout, func() { cancel(silent) })
 	req = req.Clone(ctx)
 	if req.Body != nil && req.Body != http.NoBody {
@@ -50,7 +58,7 @@ func (t *Transport) sendWatched(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	res.Body = &receivedBody{res.Body, w}
+	res.Body = &receivedBody{ReadCloser: res.Body, watch: w, host: req.URL.Host}
 	return res, nil
 }
 
@@ -78,14 +86,27 @@ func (b *sentBody) Read(p []byte) (int, error) {
 type receivedBody struct {
 	io.ReadCloser
 	watch *watch
+	host  string
+
+	waited time.Duration // since waited last exceeded the limit
+	sent   int           // bytes since then
 }
 
 func (b *receivedBody) Read(p []byte) (int, error) {
 	b.watch.timer.Reset(b.watch.limit)
+	began := time.Now()
 	n, err := b.ReadCloser.Read(p)
 	b.watch.timer.Stop()
-	if err != nil && !errors.Is(err, io.EOF) {
+	b.waited += time.Since(began)
+	b.sent += n
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
 		err = b.watch.explain(err)
+	case err == nil && b.waited > b.watch.limit:
+		if float64(b.sent) < slowest*b.waited.Seconds() {
+			err = &silenceError{b.host, b.waited.Round(time.Second), b.sent}
+		}
+		b.waited, b.sent = 0, 0
 	}
 	return n, err
 }

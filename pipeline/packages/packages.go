@@ -117,21 +117,22 @@ func (q Query) resolve(
 	return out, nil
 }
 
-func installer() environment.UV {
+// Installer returns the uv that dsbuild accepts, here and on nodes.
+func Installer() environment.UV {
 	return environment.UV{Version: dockerfiles.UVVersion(), Sums: dockerfiles.UVSums()}
 }
 
-// NewResolver returns a resolver that reaches the indexes of a site, and files by c, in whose cache it
-// keeps uv. Certificates of the site go into tmp. environ is the user's environment.
+// NewResolver returns a resolver that reaches the indexes of a site, and files by c. The program uv and certificates of
+// the site go into tmp, a directory of this process alone. environ is the user's environment.
 func NewResolver(
 	ctx context.Context, network pipeline.Network, c *environment.Collector, tmp string, environ []string,
 ) (environment.Resolver, error) {
-	uv, err := environment.FindUV(ctx, installer(), c.Cache, c)
+	uv, err := environment.FindUV(ctx, Installer(), tmp, c)
 	if err != nil {
 		return environment.Resolver{}, err
 	}
 	environ, err = network.Programs(environ, tmp)
 	return environment.Resolver{
-		UV: uv, Installer: installer(), Environ: environ, TorchIndex: network.TorchIndex(), Collect: c,
+		UV: uv, Installer: Installer(), Environ: environ, TorchIndex: network.TorchIndex(), Collect: c,
 	}, err
 }

@@ -1,5 +1,5 @@
 """The places of whole environments on a node, and their state. Changes nothing. REQUEST names the
-environment and, if it is not the user's own, the folder; safe is the text of safe.sh."""
+environment and, if it is not the user's own, the folder; safe is the script of package private."""
 import hashlib
 import os
 import subprocess

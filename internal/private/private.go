@@ -1,0 +1,50 @@
+// Package private decides whether another account can change a file: by the owner, the mode, the group and the access
+// control list (ACL) of each part of its path. What dsbuild runs, or reads as its own, must be private in this sense.
+//
+// The rule is a POSIX shell function, because nodes without a Python need it too. Check applies it on this machine.
+package private
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
+)
+
+//go:embed private.sh
+var script string
+
+// Script returns a shell script that defines the function unsafe. "unsafe DIR FILE..." prints "other users can change
+// PATH (owner OWNER, mode MODE)" for the first part of the path of DIR, or the first FILE in it, that is not private,
+// and nothing if all are.
+func Script() string { return script }
+
+// Check returns an error that names the first part of the path of dir, or the first of the files in it, that another
+// account can change. Parent directories in files come before their contents. Files that do not exist are private.
+// On Windows every file is: a user's directories have no other writers there.
+func Check(ctx context.Context, dir string, files ...string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", script + `unsafe "$@"`, "sh", dir}, files...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	switch found := strings.TrimSpace(string(out)); {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("cannot check who can change %s: %w: %s", dir, err, strings.TrimSpace(stderr.String()))
+	case found != "":
+		return fault.WithHint(errors.New(found), "%s", Hint)
+	}
+	return nil
+}
+
+// Hint is the hint for a file that is not private.
+const Hint = "remove the write permission of others (chmod go-w, setfacl -b), or choose a directory of your own"

@@ -1,0 +1,78 @@
+# unsafe DIR FILE... prints the first file or directory that lets another account change what dsbuild uses, with
+# its owner and mode. It prints nothing if there is none. Each FILE is relative to DIR, follows the directory that
+# contains it, and must not be a link. DIR itself may contain links of this account or of root. What does not exist
+# yet is safe.
+unsafe() (
+	set -f
+	export LC_ALL=C
+	me=$(id -u) at='' rest=${1%/}/ links=0
+	shift
+	while [ -n "$rest" ]; do
+		name=${rest%%/*} rest=${rest#*/}
+		case $name in '' | .) continue ;; ..) at=${at%/*} && continue ;; esac
+		look "$at/$name" || return 0
+		case $mode in
+		l*)
+			owned && links=$((links + 1)) && [ "$links" -le 40 ] || blame "$at/$name" || return 0
+			name=$(readlink "$at/$name") rest=$name/$rest
+			case $name in /*) at='' ;; esac
+			continue
+			;;
+		d????????[tT]*) owned || blame "$at/$name" || return 0 ;; # only the owner of a file can rename it there
+		*) owned && closed "$at/$name" || blame "$at/$name" || return 0 ;;
+		esac
+		at=$at/$name
+	done
+	top=$at
+	for name; do
+		look "$top/$name" || continue
+		case $mode in l*) blame "$top/$name" || return 0 ;; esac
+		owned && closed "$top/$name" || blame "$top/$name" || return 0
+	done
+)
+# look FILE sets the mode, the owner and the group of a file. It fails if the file does not exist.
+look() {
+	set -- $(ls -ldn "$1" 2>/dev/null)
+	mode=$1 owner=$3 group=$4
+	[ $# -gt 4 ]
+}
+# owned reports whether the file belongs to this account or to root.
+owned() { [ "$owner" = 0 ] || [ "$owner" = "$me" ]; }
+# closed FILE reports whether only the owner can write to the file: neither others, nor a group with another member, nor
+# an account or group in its access control list (ACL). macOS gives directories an ACL that only denies.
+closed() {
+	case $mode in
+	????????w*) return 1 ;;
+	??????????+) [ "$(uname)" = Darwin ] || { closed_list "$1"; return; } ;;
+	esac
+	case $mode in
+	?????w*) private "$group" ;;
+	esac
+}
+# closed_list FILE is closed for a file with an ACL. It fails without getfacl, because the list could add anyone.
+closed_list() {
+	list=$(getfacl -cpne "$1" 2>/dev/null | sed 's/^default://; s/[[:space:]]*#effective//') && [ -n "$list" ] || return 1
+	while IFS=: read -r kind who rights effective; do
+		case $kind:$who:${effective:-$rights} in
+		mask:* | *:?-? | user::* | user:0:* | "user:$owner:"* | "user:$me:"*) ;;
+		group:*) private "${who:-$group}" || return 1 ;;
+		*) return 1 ;;
+		esac
+	done <<EOF
+$list
+EOF
+}
+# private GROUP reports whether the group is the owner's own: with the owner's name, without another member, and the
+# primary group of no other account.
+private() {
+	entry=$(getent group "$1") && user=$(id -un "$owner") || return 1
+	case "${entry%%:*} ${entry##*:}" in "$user " | "$user $user") ;; *) return 1 ;; esac
+	getent passwd | while IFS=: read -r name secret id primary rest; do
+		[ "$primary" != "$1" ] || [ "$id" = "$owner" ] || exit 1
+	done
+}
+# blame FILE reports that a file is not safe, and fails.
+blame() {
+	printf 'other users can change %s (owner %s, mode %s)\n' "$1" "$(id -un "$owner" 2>/dev/null || echo "$owner")" "$mode"
+	return 1
+}
