@@ -227,6 +227,12 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "a temporary directory does not depend on its contents",
 		},
 		{
+			Folder: "internal/private",
+			Deny:   []string{Module},
+			Allow:  ours("internal/private"),
+			Reason: "who can change a file does not depend on its contents",
+		},
+		{
 			Folder: "internal/htmlpage",
 			Deny:   []string{Module},
 			Allow:  ours("internal/htmlpage", "internal/ui"),
