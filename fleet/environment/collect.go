@@ -226,7 +226,7 @@ func (c *checkedReader) Read(b []byte) (int, error) {
 	c.sum.Write(b[:n])
 	c.size += int64(n)
 	if limit := cmp.Or(c.want.Size, maxFile); c.size > limit {
-		return 0, httpclient.Permanent(damagedf("%s has more than %d bytes in the index", c.want.File, limit))
+		return 0, httpclient.Permanent(damagedf("%s has more than %d bytes on the index", c.want.File, limit))
 	}
 	if err == io.EOF {
 		if got := hex.EncodeToString(c.sum.Sum(nil)); got != c.want.SHA256 {
