@@ -180,7 +180,7 @@ func newMemory(t *testing.T) *inMemory {
 }
 
 func TestBundleIsMade(t *testing.T) {
-	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
+	a := artifact(t, "", "a-1-py3-none-any.whl", "bytes")
 	out := filepath.Dir(a.Path)
 	b := bundlePlan(t, plan(t, image(), nil, "8.0"), someCompanions(t), true)
 	m := newMemory(t)
@@ -215,7 +215,7 @@ func TestBundleIsMade(t *testing.T) {
 }
 
 func TestBundleThatFails(t *testing.T) {
-	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
+	a := artifact(t, "", "a-1-py3-none-any.whl", "bytes")
 	b := bundlePlan(t, plan(t, image(), nil, "8.0"), someCompanions(t), false)
 	for want, change := range map[string]func(*inMemory){
 		"step with: exit code 1":                         func(m *inMemory) { m.fail = WithStep },

@@ -81,8 +81,8 @@ func (s Store) PlanOf(ctx context.Context, key string) (digest string, err error
 
 // Find returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
 // Another process may prune it at any time.
-func (s Store) Find(ctx context.Context, digest string) (w StoredWheel, ok bool, err error) {
-	ok, err = s.withStoredWheel(ctx, digest, func(kept StoredWheel) error {
+func (s Store) Find(ctx context.Context, p *Plan, digest string) (w StoredWheel, ok bool, err error) {
+	ok, err = s.withStoredWheel(ctx, digest, p.audit, func(kept StoredWheel) error {
 		w = kept
 		return nil
 	})
@@ -100,7 +100,7 @@ func FindExported(dir, digest string) (StoredWheel, bool, error) {
 		if !strings.HasSuffix(e.Name(), wheel.ManifestSuffix) {
 			continue
 		}
-		if w, ok := readStored(dir, e.Name()); ok && w.Manifest.PlanDigest == digest {
+		if w, ok := readStored(dir, e.Name(), digest); ok {
 			return w, true, nil
 		}
 	}

@@ -37,7 +37,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 	}
 	asked("")
 	for _, d := range []string{"d1", "d2"} {
-		if err := s.Put(t.Context(), d, artifact(t, "a-1.whl", d)); err != nil {
+		if err := s.Put(t.Context(), d, artifact(t, d, "a-1.whl", d)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,9 +47,8 @@ func TestStoreKnowsRequests(t *testing.T) {
 		}
 		asked(d)
 	}
-	w, ok, err := s.Find(t.Context(), "d2")
-	if err != nil || !ok || w.Manifest.Name != "a-1.whl" {
-		t.Errorf("%+v, %v, %v", w, ok, err)
+	if a, ok, err := s.Get("d2", t.TempDir()); err != nil || !ok || a.Manifest.Name != "a-1.whl" {
+		t.Errorf("%+v, %v, %v", a, ok, err)
 	}
 	if err := s.LinkKey(t.Context(), "r", "d3"); err != nil { // of which there is no wheel
 		t.Fatal(err)
@@ -58,7 +57,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked("")
-	if _, ok, err := s.Find(t.Context(), "d2"); ok || err != nil {
+	if _, ok, err := s.Get("d2", t.TempDir()); ok || err != nil {
 		t.Errorf("a wheel that is gone: %v, %v", ok, err)
 	}
 }
@@ -67,7 +66,7 @@ func TestPlaced(t *testing.T) {
 	if _, ok, err := FindExported(filepath.Join(t.TempDir(), "dist"), ""); ok || err != nil {
 		t.Errorf("a folder that is not there: %v, %v", ok, err)
 	}
-	a := artifact(t, "a[1]-1.whl", "bytes") // its manifest names no plan
+	a := artifact(t, "", "a[1]-1.whl", "bytes") // its manifest names no plan
 	dir := filepath.Dir(a.Path)
 	if w, ok, err := FindExported(dir, ""); !ok || err != nil || w.File != a.Path {
 		t.Errorf("%+v, %v, %v", w, ok, err)

@@ -501,7 +501,7 @@ func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, 
 	if err := v.Contents.NameNewest(file, cmp.Or(p.Toolchain().Glibc, compat.LinkGlibc)); err != nil {
 		return wheel.Contents{}, err
 	}
-	findings := append(p.auditFindings(v.Contents), v.Findings()...)
+	findings := append(p.auditFindings(v.Contents, p.Toolchain().Glibc), v.Findings()...)
 	if v.Manifest == nil || v.Manifest.PlanDigest != p.Digest {
 		findings = append(findings, "the manifest names another plan")
 	}
@@ -511,7 +511,21 @@ func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, 
 	return v.Contents, nil
 }
 
-func (p *Plan) auditFindings(c wheel.Contents) []string {
+// audit compares a finished wheel with its own metadata and with the plan, but for glibc: the same wheel may have been
+// built for other nodes.
+func (p *Plan) audit(ctx context.Context, file string) error {
+	v, err := wheel.Verify(ctx, file)
+	if err != nil {
+		return err
+	}
+	if findings := append(p.auditFindings(v.Contents, ""), v.Findings()...); len(findings) > 0 {
+		return wheel.MismatchError(filepath.Base(file), findings)
+	}
+	return nil
+}
+
+// auditFindings compares the content of a wheel with the plan. An empty glibc accepts any.
+func (p *Plan) auditFindings(c wheel.Contents, glibc string) []string {
 	archs, tc := map[string][]wheel.Arch{}, p.Toolchain()
 	for _, o := range tc.Ops {
 		if o.DeviceCode {
@@ -520,7 +534,7 @@ func (p *Plan) auditFindings(c wheel.Contents) []string {
 	}
 	return wheel.Audit(c, wheel.Want{
 		Ops: tc.OpNames(false), Archs: archs, CPU: tc.CPU,
-		Glibc: tc.Glibc, KeepDebug: p.KeepDebug, TorchABI: p.Manifest.TorchABI,
+		Glibc: glibc, KeepDebug: p.KeepDebug, TorchABI: p.Manifest.TorchABI,
 	})
 }
 

@@ -224,11 +224,11 @@ func TestPlanCompares(t *testing.T) {
 		{Path: "deepspeed/ops/adam/fused_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}, Stripped: true},
 		{Path: "deepspeed/ops/utils_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv1}, Stripped: true},
 	}}
-	if found := p.auditFindings(c); len(found) > 0 {
+	if found := p.auditFindings(c, p.Toolchain().Glibc); len(found) > 0 {
 		t.Errorf("as asked: %v", found)
 	}
 	c.Extensions = c.Extensions[:2]
-	if found := p.auditFindings(c); !slices.Equal(found, []string{"op utils was requested but is missing"}) {
+	if found := p.auditFindings(c, p.Toolchain().Glibc); !slices.Equal(found, []string{"op utils was requested but is missing"}) {
 		t.Error(found)
 	}
 }
@@ -244,10 +244,10 @@ func TestPlanComparesGlibc(t *testing.T) {
 	c := wheel.Contents{Extensions: []wheel.Extension{
 		{Path: "deepspeed/ops/adam/cpu_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Glibc: "2.38"},
 	}}
-	if found := asked.auditFindings(c); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, requested glibc 2.36"}) {
+	if found := asked.auditFindings(c, asked.Toolchain().Glibc); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, requested glibc 2.36"}) {
 		t.Error(found)
 	}
-	if found := free.auditFindings(c); len(found) > 0 {
+	if found := free.auditFindings(c, free.Toolchain().Glibc); len(found) > 0 {
 		t.Error(found)
 	}
 }

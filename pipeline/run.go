@@ -46,9 +46,17 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	return a, r.Network.Error(err)
 }
 
-// SignExported signs a wheel that Place has put into a folder, and lists the signature there.
+// SignExported signs a wheel that Export has put into a directory, and lists the signature there. It signs only a wheel
+// that matches its own metadata.
 func SignExported(ctx context.Context, path string, sign func(path string) error) error {
-	if err := sign(path); err != nil {
+	v, err := wheel.Verify(ctx, path)
+	if err == nil && len(v.Findings()) > 0 {
+		err = wheel.MismatchError(filepath.Base(path), v.Findings())
+	}
+	if err == nil {
+		err = sign(path)
+	}
+	if err != nil {
 		return fault.AddHint(fmt.Errorf("the wheel is in %s, but not signed: %w", filepath.Dir(path), err), fault.Hint(err))
 	}
 	return UpdateSums(ctx, path)
@@ -62,7 +70,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	}
 	if !r.NoCache {
 		var a wheel.Artifact
-		ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept StoredWheel) (err error) {
+		ok, err := r.Store.withStoredWheel(ctx, p.Digest, p.audit, func(kept StoredWheel) (err error) {
 			// The same wheel, which may have been asked for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain().Glibc); len(findings) > 0 {
 				return wheel.MismatchError(kept.Manifest.Name, findings)

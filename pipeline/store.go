@@ -30,8 +30,11 @@ func DefaultStore() Store {
 	return Store{Dir: filepath.Join(xdg.CacheHome, "dsbuild", "wheels"), Keep: 100}
 }
 
-// withStoredWheel calls use for the wheel of a plan if the store has it undamaged, and reports whether it has.
-func (s Store) withStoredWheel(ctx context.Context, digest string, use func(StoredWheel) error) (ok bool, err error) {
+// withStoredWheel calls use for the wheel of the plan with this digest, and reports whether the store has it: undamaged, of
+// this plan, and passed by audit. Another account may have put something else there.
+func (s Store) withStoredWheel(
+	ctx context.Context, digest string, audit func(ctx context.Context, file string) error, use func(StoredWheel) error,
+) (ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil || digest == "" {
 		return false, nil //nolint:nilerr // an unreadable store counts as empty
 	}
@@ -42,8 +45,11 @@ func (s Store) withStoredWheel(ctx context.Context, digest string, use func(Stor
 			return err
 		}
 		var kept StoredWheel
-		if kept, ok = readStored(entry, names[0]); !ok {
+		if kept, ok = readStored(entry, names[0], digest); !ok {
 			return nil // built again, which replaces the entry
+		}
+		if ok = audit(ctx, kept.File) == nil; !ok {
+			return context.Cause(ctx)
 		}
 		now := time.Now()
 		_ = os.Chtimes(entry, now, now) // only the order of pruning hangs on it
@@ -53,14 +59,14 @@ func (s Store) withStoredWheel(ctx context.Context, digest string, use func(Stor
 }
 
 // readStored returns the wheel that a manifest in dir is about; ok is false if one of its files is missing or
-// damaged.
-func readStored(dir, manifest string) (w StoredWheel, ok bool) {
+// damaged, or if it is the wheel of another plan.
+func readStored(dir, manifest, digest string) (w StoredWheel, ok bool) {
 	text, err := os.ReadFile(filepath.Join(dir, manifest))
 	if err != nil {
 		return StoredWheel{}, false
 	}
 	m, err := wheel.ParseManifest(text)
-	if err != nil || m.Name+wheel.ManifestSuffix != manifest {
+	if err != nil || m.Name+wheel.ManifestSuffix != manifest || m.PlanDigest != digest {
 		return StoredWheel{}, false
 	}
 	file := filepath.Join(dir, m.Name)

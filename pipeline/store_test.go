@@ -3,6 +3,8 @@ package pipeline
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +26,8 @@ import (
 // Get copies the wheel of a plan with its manifest into dir. It reports whether the store
 // has the wheel undamaged.
 func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
-	ok, err = s.withStoredWheel(context.Background(), digest, func(w StoredWheel) (err error) {
+	passes := func(context.Context, string) error { return nil }
+	ok, err = s.withStoredWheel(context.Background(), digest, passes, func(w StoredWheel) (err error) {
 		a, err = Export(context.Background(), w, dir)
 		a.Cached = true
 		return err
@@ -34,7 +37,7 @@ func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
 
 // artifact puts a file that stands for a wheel, with its manifest, into a new
 // directory.
-func artifact(t *testing.T, name, content string) wheel.Artifact {
+func artifact(t *testing.T, plan, name, content string) wheel.Artifact {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
@@ -44,7 +47,7 @@ func artifact(t *testing.T, name, content string) wheel.Artifact {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := Export(t.Context(), StoredWheel{file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, []byte("{}\n")}, t.TempDir())
+	a, err := Export(t.Context(), StoredWheel{file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size, PlanDigest: plan}, []byte("{}\n")}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +59,7 @@ func TestStore(t *testing.T) {
 	if _, ok, err := s.Get("d1", t.TempDir()); ok || err != nil {
 		t.Fatalf("an empty store: %v, %v", ok, err)
 	}
-	if err := s.Put(t.Context(), "d1", artifact(t, "a-1.whl", "bytes")); err != nil {
+	if err := s.Put(t.Context(), "d1", artifact(t, "d1", "a-1.whl", "bytes")); err != nil {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
@@ -76,7 +79,7 @@ func TestStore(t *testing.T) {
 
 func TestStoreDropsWhatIsDamaged(t *testing.T) {
 	s := Store{Dir: t.TempDir(), Keep: 2}
-	if err := s.Put(t.Context(), "d1", artifact(t, "a-1.whl", "bytes")); err != nil {
+	if err := s.Put(t.Context(), "d1", artifact(t, "d1", "a-1.whl", "bytes")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.Dir, "d1", "a-1.whl"), []byte("bytez"), 0o644); err != nil {
@@ -93,7 +96,7 @@ func TestStoreDropsWhatIsDamaged(t *testing.T) {
 
 // Only files are listed among the sums: a pipe would be waited for.
 func TestPlaceBesideWhatIsNoFile(t *testing.T) {
-	a := artifact(t, "a-1-py3-none-any.whl", "wheel a")
+	a := artifact(t, "", "a-1-py3-none-any.whl", "wheel a")
 	dir := filepath.Dir(a.Path)
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "folder.whl"), 0o755), syscall.Mkfifo(filepath.Join(dir, "pipe.whl"), 0o600)); err != nil {
 		t.Fatal(err)
@@ -110,7 +113,7 @@ func TestPlaceAndPutAtOnce(t *testing.T) {
 	out := t.TempDir()
 	var wheels []wheel.Artifact
 	for i := range 24 {
-		wheels = append(wheels, artifact(t, fmt.Sprintf("a-%d.whl", i/2), fmt.Sprint("bytes ", i/2)))
+		wheels = append(wheels, artifact(t, fmt.Sprint("d", i/2), fmt.Sprintf("a-%d.whl", i/2), fmt.Sprint("bytes ", i/2)))
 	}
 	var all sync.WaitGroup
 	start := make(chan struct{})
@@ -141,7 +144,7 @@ func TestPlaceAndPutAtOnce(t *testing.T) {
 func TestStorePrunes(t *testing.T) {
 	s := Store{Dir: t.TempDir(), Keep: 2}
 	for i := range 4 {
-		if err := s.Put(t.Context(), fmt.Sprint("d", i), artifact(t, "a-1.whl", "bytes")); err != nil {
+		if err := s.Put(t.Context(), fmt.Sprint("d", i), artifact(t, fmt.Sprint("d", i), "a-1.whl", "bytes")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,24 +178,42 @@ func (f *fake) Export(_ context.Context, step, dir string) error {
 }
 
 func TestRunnerAnswersFromTheStore(t *testing.T) {
-	p := plan(t, image(), nil, "8.0")
+	p := plan(t, image(), []string{"cpu_adam", "fused_adam"}, "8.0")
 	r := Runner{
 		Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
 		Builder: func(context.Context) (Builder, error) { return nil, errors.New("no engine") },
 	}
-	if _, err := r.Run(t.Context(), p); err == nil || !strings.Contains(err.Error(), "no engine") {
-		t.Fatalf("nothing stored: %v", err)
+	put := func(digest string, opt wheeltest.Options) {
+		t.Helper()
+		file, m, statement := wheeltest.Built(t, t.TempDir(), opt)
+		a, err := Export(t.Context(), StoredWheel{File: file, Manifest: m, Provenance: statement}, t.TempDir())
+		if err == nil {
+			err = r.Store.Put(t.Context(), digest, a)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := r.Store.Put(t.Context(), p.Digest, artifact(t, "a-1.whl", "bytes")); err != nil {
-		t.Fatal(err)
+	ours := wheeltest.Options{Plan: p.Digest}
+	for name, fill := range map[string]func(){
+		"nothing":               func() {},
+		"another plan's wheel":  func() { put(p.Digest, wheeltest.Options{}) },
+		"a wheel without an op": func() { put(p.Digest, wheeltest.Options{Plan: p.Digest, Ops: wheeltest.DefaultOps()[:1]}) },
+		"a file that is none":   func() { put(p.Digest, ours); damageStored(t, r.Store, p.Digest) },
+	} {
+		fill()
+		if _, err := r.Run(t.Context(), p); err == nil || !strings.Contains(err.Error(), "no engine") {
+			t.Errorf("stored: %s: %v, want a build", name, err)
+		}
+		if w, ok, err := r.Store.Find(t.Context(), p, p.Digest); ok || err != nil {
+			t.Errorf("stored: %s: found %s, %v, want nothing", name, w.File, err)
+		}
 	}
+	put(p.Digest, ours)
 	if a, err := r.Run(t.Context(), p); err != nil || !a.Cached {
 		t.Errorf("stored: %+v, %v", a, err)
 	}
-	if err := r.Store.Put(t.Context(), p.Digest, artifact(t, "a-1-cp311-cp311-manylinux_2_35_x86_64.whl", "bytes")); err != nil {
-		t.Fatal(err)
-	}
-	for glibc, fits := range map[string]bool{"2.36": true, "2.34": false} {
+	for glibc, fits := range map[string]bool{"2.36": true, "2.5": false} {
 		p.Parts[0].Toolchain.Glibc = glibc
 		_, err := r.Run(t.Context(), p)
 		if (err == nil) != fits || !fits && (fault.ExitCode(err) != fault.Wheel || !strings.Contains(fault.Hint(err), "--base")) {
@@ -202,6 +223,42 @@ func TestRunnerAnswersFromTheStore(t *testing.T) {
 	r.NoCache = true
 	if _, err := r.Run(t.Context(), p); err == nil {
 		t.Error("--no-cache read the store")
+	}
+}
+
+// damageStored makes the wheel of a plan in the store something that is no wheel, with the right sums.
+func damageStored(t *testing.T, s Store, digest string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(s.Dir, digest, "*"+wheel.ManifestSuffix))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%q, %v, want one manifest", found, err)
+	}
+	w, ok := readStored(filepath.Dir(found[0]), filepath.Base(found[0]), digest)
+	if !ok {
+		t.Fatal("the store has no wheel")
+	}
+	text := []byte("no wheel")
+	w.Manifest.SHA256, w.Manifest.Size = fmt.Sprintf("%x", sha256.Sum256(text)), int64(len(text))
+	manifest, err := json.Marshal(w.Manifest)
+	if err = errors.Join(err, os.WriteFile(w.File, text, 0o644), os.WriteFile(w.File+wheel.ManifestSuffix, manifest, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A wheel that does not match its own metadata is not signed.
+func TestSignExportedVerifies(t *testing.T) {
+	signed := 0
+	sign := func(string) error { signed++; return nil }
+	for _, d := range wheeltest.Damages() {
+		if err := SignExported(t.Context(), d.Damaged(t, t.TempDir()), sign); fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), d.Finding) {
+			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
+		}
+	}
+	if signed > 0 {
+		t.Errorf("%d damaged wheels were signed", signed)
+	}
+	if err := SignExported(t.Context(), wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}), sign); err != nil || signed != 1 {
+		t.Errorf("%v, signed %d times, want once", err, signed)
 	}
 }
 

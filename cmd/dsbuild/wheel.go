@@ -266,7 +266,7 @@ func (f wheelFlags) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) 
 	default:
 		builder = "a Dagger engine if available, else this machine (see the plan with --builder host)"
 	}
-	_, stored, err := pipeline.DefaultStore().Find(ctx, plan.Digest)
+	_, stored, err := pipeline.DefaultStore().Find(ctx, plan, plan.Digest)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (s *Ship) findFinished(ctx context.Context, w *Delivery) error {
 		return fmt.Errorf("store: %w", err)
 	}
 	for _, digest := range []string{w.Plan.Digest, led} {
-		kept, ok, err := s.opt.Store.Find(ctx, digest)
+		kept, ok, err := s.opt.Store.Find(ctx, w.Plan, digest)
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}

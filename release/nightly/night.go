@@ -242,7 +242,7 @@ func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status)
 func (n *night) takeFromStore(ctx context.Context, u *unit, sketch *pipeline.Plan) bool {
 	led, _ := n.Store.PlanOf(ctx, u.key)
 	for _, digest := range []string{sketch.Digest, led} {
-		w, ok, err := n.Store.Find(ctx, digest)
+		w, ok, err := n.Store.Find(ctx, sketch, digest)
 		if err != nil || !ok || len(wheel.AuditTags(w.Manifest.Name, sketch.Toolchain().Glibc)) > 0 {
 			continue
 		}
