@@ -287,19 +287,24 @@ func (w *works) build(ctx context.Context, plans []*pipeline.Plan) []pipeline.Re
 	return results
 }
 
-// make packs a wheel of a plan. Its operator is Python; the shared object beside
-// it is what the wheel is judged by.
+// make packs a wheel of a plan. Its ops are written in Python; an audit and the compatibility with nodes look at their
+// shared objects.
 func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 	tc := p.Toolchain()
-	var archs []string
-	for _, a := range tc.Archs {
-		archs = append(archs, a.Capability())
+	var ops []wheeltest.Op
+	for _, o := range tc.Ops {
+		op := wheeltest.Op{Name: o.Name, Dir: "adam"}
+		if o.DeviceCode {
+			for _, a := range o.Archs {
+				op.SASS = append(op.SASS, a.Capability())
+			}
+		}
+		ops = append(ops, op)
 	}
 	opt := wheeltest.Options{
 		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""),
 		Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
-		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}}, Requires: w.requires,
-		Files: wheeltest.LoadedByPython(),
+		Ops: ops, Requires: w.requires, Files: wheeltest.LoadedByPython(tc.OpNames(false)...),
 	}
 	if tc.ABI == wheel.StableABI {
 		opt.Stable = compat.StableTorch

@@ -220,14 +220,20 @@ func Built(t testing.TB, dir string, opt Options) (path string, m wheel.Manifest
 	return path, m, statement
 }
 
-// LoadedByPython returns the files of a wheel for nodes whose torch is a stub. Its only op,
-// cpu_adam, loads in the same way as DeepSpeed's builders load one, but is written in Python.
-func LoadedByPython() map[string]string {
-	return map[string]string{
-		"deepspeed/ops/cpu_adam_loaded.py":     "",
-		"deepspeed/ops/op_builder/__init__.py": "",
-		"deepspeed/ops/op_builder/all_ops.py":  "class Builder:\n    def load(self):\n        from deepspeed.ops import cpu_adam_loaded\n        return cpu_adam_loaded\nALL_OPS = {'cpu_adam': Builder()}\n",
+// LoadedByPython returns the files of a wheel for nodes whose torch is a stub. Its ops, cpu_adam if none is named, load
+// as those of DeepSpeed do, but are written in Python.
+func LoadedByPython(ops ...string) map[string]string {
+	if len(ops) == 0 {
+		ops = []string{"cpu_adam"}
 	}
+	files := map[string]string{"deepspeed/ops/op_builder/__init__.py": ""}
+	all := "import importlib\n\nclass Builder:\n    def __init__(self, op):\n        self.op = op\n    def load(self):\n        return importlib.import_module('deepspeed.ops.%s_loaded' % self.op)\nALL_OPS = {"
+	for _, op := range ops {
+		files["deepspeed/ops/"+op+"_loaded.py"] = ""
+		all += fmt.Sprintf("'%[1]s': Builder('%[1]s'), ", op)
+	}
+	files["deepspeed/ops/op_builder/all_ops.py"] = all + "}\n"
+	return files
 }
 
 // PlanDigest is the digest of the plan that packed wheels name.
