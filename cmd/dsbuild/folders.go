@@ -1,16 +1,19 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/adrg/xdg"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/private"
 )
 
 // useAccountHome sets an empty HOME to the home directory of the account, as a shell does at a
@@ -44,4 +47,30 @@ func folderHint(err error) error {
 		}
 	}
 	return err
+}
+
+// checkOwnFolders returns an error if another account can change the directories in which dsbuild keeps wheels, packages,
+// compilers and logs: it runs what is there, and sends it to nodes.
+func checkOwnFolders(ctx context.Context) error {
+	for _, dir := range []string{xdg.CacheHome, xdg.StateHome} {
+		top := filepath.Join(dir, "dsbuild")
+		entries, err := os.ReadDir(top)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var inner []string
+		for _, e := range entries {
+			if e.IsDir() {
+				inner = append(inner, e.Name())
+			}
+		}
+		if err := private.Check(ctx, top, inner...); err != nil {
+			return fault.WithHint(err, "remove the write permission of others (chmod go-w, setfacl -b), "+
+				"or set XDG_CACHE_HOME and XDG_STATE_HOME to directories of your own")
+		}
+	}
+	return nil
 }

@@ -58,3 +58,37 @@ func TestFolderHint(t *testing.T) {
 		}
 	}
 }
+
+// What another account can change is neither run nor sent: a wheel in the store, the program uv, a log.
+func TestOwnFoldersArePrivate(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "cache"))
+	t.Setenv("XDG_STATE_HOME", filepath.Join(home, "state"))
+	xdg.Reload()
+	t.Cleanup(xdg.Reload)
+	wheels := filepath.Join(home, "cache", "dsbuild", "wheels")
+	logs := filepath.Join(home, "state", "dsbuild", "logs")
+	if err := checkOwnFolders(t.Context()); err != nil {
+		t.Errorf("without directories: %v", err)
+	}
+	for _, dir := range []string{wheels, logs} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := checkOwnFolders(t.Context()); err != nil {
+		t.Errorf("our own directories: %v", err)
+	}
+	for _, dir := range []string{wheels, filepath.Dir(wheels), filepath.Join(home, "cache"), logs, home} {
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		err := checkOwnFolders(t.Context())
+		if err == nil || !strings.HasPrefix(err.Error(), "other users can change "+dir+" (owner ") || !strings.Contains(fault.Hint(err), "XDG_CACHE_HOME") {
+			t.Errorf("%s of mode 777: %v, hint %q, want an error that names it", dir, err, fault.Hint(err))
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -48,7 +48,17 @@ func newRootCommand(a *app) *cobra.Command {
 		if err := rejectEmptyFlags(cmd); err != nil {
 			return err
 		}
-		return checkFlagRules(cmd)
+		if err := checkFlagRules(cmd); err != nil {
+			return err
+		}
+		top := cmd
+		for top.HasParent() && top.Parent() != root {
+			top = top.Parent()
+		}
+		if top.GroupID == "" || top.GroupID == groupReference {
+			return nil // it uses no directories of dsbuild
+		}
+		return checkOwnFolders(cmd.Context())
 	}
 	cobra.EnableCommandSorting = false // the order of commandGroups is that of the work
 	for _, group := range commandGroups(a) {
