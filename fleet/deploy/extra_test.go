@@ -303,7 +303,7 @@ func TestShadowOfACompanionIsNamed(t *testing.T) {
 	opt.Bundle = fullHouse(t)
 	was := e.snapshot(t)
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "verify" ||
-		!strings.Contains(n.Error, "space-one 2.0 was installed, but 0.9 of "+shadow.dir) ||
+		!strings.Contains(n.Error, "space-one 2.0 was installed, but 0.9 in "+shadow.dir) ||
 		!strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%+v", n)
 	}

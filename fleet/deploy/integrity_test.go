@@ -221,7 +221,7 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 			if err := os.Symlink(outside, filepath.Join(e.site, "deepspeed", "version")); err != nil {
 				t.Fatal(err)
 			}
-		}, "deepspeed/version is a link to a folder"},
+		}, "deepspeed/version is a link to a directory"},
 		"a folder": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version/__init__.py", "__version__ = 'evil'\n")
 		}, "deepspeed/version/__init__.py is code that is not in RECORD"},
@@ -323,7 +323,7 @@ func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
 	f.opt.Verify = verify.LevelFiles
 	e.install(t, small{name: "plug", version: "1.0", files: map[string]string{"deepspeed/ops/plug.py": "x = 1\n"}})
 	r := f.look(t)
-	differs(t, r, 0, "code in DeepSpeed's folder belongs to plug: deepspeed/ops/plug.py")
+	differs(t, r, 0, "code in DeepSpeed's directory belongs to plug: deepspeed/ops/plug.py")
 	if !strings.Contains(r.Nodes[0].Hint, "uninstall that package") {
 		t.Errorf("hint %q", r.Nodes[0].Hint)
 	}

@@ -161,7 +161,7 @@ func TestNothingFailsForItsLog(t *testing.T) {
 	if r := run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Log != "" {
 		t.Errorf("%v, log %q", r.Err(), r.Nodes[0].Log)
 	}
-	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "logs of nodes: mkdir") {
+	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "cannot write node logs: mkdir") {
 		t.Errorf("%q", heard.said)
 	}
 }

@@ -151,7 +151,7 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 	}
 	was := e.snapshot(t)
 	r = slower.Apply(context.Background())
-	if n = r.Nodes[0]; n.Status != report.Failed || n.Changed || n.Hint == "" || !strings.Contains(n.Error, "would bring back DeepSpeed 0.19.8+torch2.15.cu132.sm80.v2, not DeepSpeed 0.19.6") {
+	if n = r.Nodes[0]; n.Status != report.Failed || n.Changed || n.Hint == "" || !strings.Contains(n.Error, "would restore DeepSpeed 0.19.8+torch2.15.cu132.sm80.v2, not DeepSpeed 0.19.6") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)

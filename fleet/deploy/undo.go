@@ -50,7 +50,7 @@ func (n *nodeState) outcome(is change.UndoReply, before *report.Version, err err
 		return errors.New(n.after.String() + " is installed; the next run finishes recording it")
 	case n.plan.Action == change.Rollback:
 		n.Changed, n.after = false, before
-		return nodeerr.Errorf("rollback undone: %s", nodeerr.Own(before.String()))
+		return nodeerr.Errorf("unchanged: %s", nodeerr.Own(before.String()))
 	case before == nil:
 		n.Changed, n.after = false, nil
 		return errors.New("rolled back to no DeepSpeed")
