@@ -563,7 +563,7 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		}, "extra is not in the lockfile", false},
 		"with its RECORD": {func() error {
 			return replaceRecorded(packages, "alpha/__init__.py", "x = 1\n")
-		}, "the files of alpha are not those of alpha-1.0-py3-none-any.whl", true},
+		}, "files of alpha do not match alpha-1.0-py3-none-any.whl", true},
 	} {
 		must(t, os.RemoveAll(s.Home))
 		copyTree(t, sound, s.Home)
@@ -656,7 +656,7 @@ func TestChangedCommands(t *testing.T) {
 	if err := replaceRecorded(filepath.Join(current(t, servers[0]), "lib/python3.11/site-packages"), "../../../bin/alpha-tool", "#!/bin/sh\n"); err != nil {
 		t.Fatal(err)
 	}
-	const differs = "its commands or data files differ from those of "
+	const differs = "commands or data files differ from "
 	r := look(t, opt)
 	if n := r.Nodes[0]; !slices.Equal(n.Differs, []string{differs + "most nodes"}) || r.Summary.OK != 2 {
 		t.Errorf("of three nodes: %+v", n)

@@ -522,7 +522,7 @@ os.stat = lambda path, *args, **named: real(%q if path == %q else path, *args, *
 	plan, err := d.Survey(t.Context())
 	d.Close()
 	must(t, err)
-	if why := strings.Join(plan.Nodes[0].Reasons, "; "); !strings.Contains(why, "shares with liar") {
+	if why := strings.Join(plan.Nodes[0].Reasons, "; "); !strings.Contains(why, "directory with liar") {
 		t.Fatalf("the lie does not reach the plan: %q", why)
 	}
 	opt.DryRun = false

@@ -101,7 +101,7 @@ func TestNodesOfBothMachinesWithOneHome(t *testing.T) {
 			t.Errorf("%d nodes of the home are ok, want one; gh2 is %s", ok, r.Nodes[2].Status)
 		}
 	}
-	hindered(run(t, t.Context(), opt), report.Failed, "another node has put another environment into the folder")
+	hindered(run(t, t.Context(), opt), report.Failed, "another node that shares the directory deployed a different environment")
 	first := current(t, s1)
 	hindered(run(t, t.Context(), opt), report.Refused, "shares the environments' directory with g")
 	if first == "" || current(t, s1) != first {
