@@ -108,7 +108,7 @@ func TestCheckSlurm(t *testing.T) {
 	for _, part := range []string{
 		"node03: names: the master's address node01 resolves to 127.0.1.1, which is the node itself\n  hint: run getent hosts node01 on the node",
 		"node01: port: master port 29500 in use: Address already in use",
-		"node02: network: cannot reach node03 at 10.77.1.3: node reported: invalid route\n  hint: a firewall, or no route",
+		"node02: network: cannot reach node03 at 10.77.1.3: node reported: invalid route\n  hint: open all ports between the nodes in firewalls, and check the routes",
 		"node03: network: cannot reach node02 at 10.77.1.2: node reported: no answer\n",
 		"node01: disk: /dev/shm has ",
 		"connections between nodes: 4 of 6\n",
