@@ -48,12 +48,9 @@ func requestError(suggestion, format string, args ...any) error {
 	return &RequestError{text, flagsAsKeys(text), suggestion}
 }
 
-// wrongValue returns the error of a value that a key cannot have.
+// wrongValue reports an invalid value of a key.
 func wrongValue(key, text, want, suggestion string) error {
-	value := lineerr.Clip(text)
-	return &RequestError{
-		fmt.Sprintf("--%s %s: %s", key, value, want), fmt.Sprintf("%s is %q: %s", key, value, want), suggestion,
-	}
+	return requestError(suggestion, "invalid value %q for --%s: %s", lineerr.Clip(text), key, want)
 }
 
 // Set reads the text of a key into a request. Each text of arch, gpu and ops is added to those before. The keys
@@ -83,13 +80,13 @@ func Set(r *wheel.Request, key, text string) error {
 			}
 		}
 		if r.CPU = level; err != nil {
-			return wrongValue(key, text, "must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), "+
+			return wrongValue(key, text, "want x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), "+
 				"armv8-a (of aarch64), or native: the level of this machine", lineerr.DidYouMean(text, []string{nativeCPU}))
 		}
 	case "machine":
 		machines := []string{wheel.X86, wheel.Arm}
 		if !slices.Contains(machines, text) {
-			return wrongValue(key, text, "must be x86_64 or aarch64", lineerr.DidYouMean(text, machines))
+			return wrongValue(key, text, "want x86_64 or aarch64", lineerr.DidYouMean(text, machines))
 		}
 		if r.CPU = cmp.Or(r.CPU, wheel.DefaultCPU(text)); r.CPU.Machine() != text {
 			return requestError("leave --machine out",
@@ -98,7 +95,7 @@ func Set(r *wheel.Request, key, text string) error {
 	case "abi":
 		abis := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}
 		if !slices.Contains(abis, text) {
-			return wrongValue(key, text, "must be auto, stable or torch", lineerr.DidYouMean(text, abis))
+			return wrongValue(key, text, "want auto, stable or torch", lineerr.DidYouMean(text, abis))
 		}
 		if r.ABI = wheel.ABI(text); text == autoABI {
 			r.ABI = ""
@@ -149,18 +146,18 @@ func versions() map[string]version {
 	return map[string]version{
 		"torch": {
 			func(r *wheel.Request) *string { return &r.Torch },
-			"must be X.Y or X.Y.Z (without --torch: the newest compatible one; with --env PYTHON: the environment's)",
+			"want X.Y or X.Y.Z (default: the newest compatible release; with --env PYTHON: the environment's)",
 			torchForm,
 		},
-		"cuda":   {func(r *wheel.Request) *string { return &r.CUDA }, "must be X or X.Y", cudaForm},
-		"python": {func(r *wheel.Request) *string { return &r.Python }, "must be X.Y, such as 3.12", pythonForm},
+		"cuda":   {func(r *wheel.Request) *string { return &r.CUDA }, "want X or X.Y", cudaForm},
+		"python": {func(r *wheel.Request) *string { return &r.Python }, "want X.Y, such as 3.12", pythonForm},
 		"target-glibc": {
 			func(r *wheel.Request) *string { return &r.Glibc },
-			"must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm,
+			"want X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm,
 		},
 		"min-driver": {
 			func(r *wheel.Request) *string { return &r.Driver },
-			"must be a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm,
+			"want a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm,
 		},
 	}
 }
