@@ -4,7 +4,7 @@ GO ?= go
 FUZZTIME ?= 10s
 
 # The systems on which dsbuild runs.
-DRIVERS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
+PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 
 # The program that makes a release: the last version that compiles with the Go of go.mod.
 GORELEASER = v2.12.0
@@ -34,7 +34,7 @@ quickstart nodes nodes-stop: export GOFLAGS += $(FLAGS)
 
 PREFIX ?= /usr/local
 
-.PHONY: help modules build install packages-lock drivers quickstart nodes nodes-stop check race source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
+.PHONY: help modules build install packages-lock cross quickstart nodes nodes-stop check race source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -59,8 +59,8 @@ install: build ## install dsbuild, its manual pages and completions into PREFIX 
 	bin/dsbuild completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_dsbuild
 	bin/dsbuild completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/dsbuild.fish
 
-drivers: ## compile bin/dsbuild-OS-ARCH for every system on which dsbuild runs
-	@for t in $(DRIVERS); do echo "==> $$t"; \
+cross: ## compile bin/dsbuild-OS-ARCH for every system on which dsbuild runs
+	@for t in $(PLATFORMS); do echo "==> $$t"; \
 	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build $(FLAGS) -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
 
 # The programs of the module ci, which run in this folder.

@@ -25,7 +25,7 @@ const nodesWord = "nodes"
 // fleetSizes returns the numbers of nodes whose cost is compared.
 func fleetSizes() []int { return []int{1, 10, 100, 300, 1000} }
 
-// grown is the cost of a fleet of one size for the driver.
+// grown is the cost of a fleet of one size for the controller.
 type grown struct {
 	nodes          int
 	deploy, verify cost
@@ -47,7 +47,7 @@ func (ws *workspace) measureGrowth(ctx context.Context) (string, error) {
 }
 
 // measureNodes measures one fleet. Its nodes, with all that dsbuild runs on them, are processes
-// below another process than dsbuild, so that the result is the driver's cost alone.
+// below another process than dsbuild, so that the result is the controller's cost alone.
 func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	g := grown{nodes: n}
 	dir, err := scratch.New(ws.dir)
@@ -127,11 +127,11 @@ func runManyNodes(args []string) error {
 // growthText is the table.
 func growthText(all []grown) string {
 	var b strings.Builder
-	b.WriteString("| nodes | deploy: resident, MB | wall, s | driver's CPU, s | per node, ms | verify: resident, MB | wall, s | driver's CPU, s |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| nodes | deploy: resident, MB | wall, s | controller's CPU, s | per node, ms | verify: resident, MB | wall, s | controller's CPU, s |\n|---|---|---|---|---|---|---|---|\n")
 	for _, g := range all {
 		fmt.Fprintf(&b, "| %d | %d | %.2f | %.2f | %.1f | %d | %.2f | %.2f |\n", g.nodes,
 			g.deploy.Memory/1e6, g.deploy.Wall, g.deploy.CPU, g.deploy.CPU/float64(g.nodes)*1000, g.verify.Memory/1e6, g.verify.Wall, g.verify.CPU)
 	}
-	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the driver: they use nearly all of the wall time.\n")
+	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the controller: they use nearly all of the wall time.\n")
 	return b.String()
 }

@@ -118,7 +118,7 @@ func races() ranking {
 }
 
 func TestRanking(t *testing.T) {
-	want := `| a &lt;wheel> to 2 nodes | wall, s | × dsbuild | driver's CPU, s | nodes' CPU, s |
+	want := `| a &lt;wheel> to 2 nodes | wall, s | × dsbuild | controller's CPU, s | nodes' CPU, s |
 |---|---|---|---|---|
 | dsbuild | 1.5 (1.0–2.0) | 1 | 0.15 (0.10–0.20) | 3.0 (2.0–4.0) |
 | a \| b | 5.0 (2.0–8.0) | 3.00 (2.00–4.00) | 0.50 (0.20–0.80) | 10.0 (4.0–16.0) |

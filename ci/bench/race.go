@@ -108,7 +108,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 // measure runs a line where the nodes can be reached, and returns its cost.
 func (ws *workspace) measure(ctx context.Context, line string, env ...string) (cost, error) {
 	fmt.Fprintf(ws.log, "\n$ %s\n", line)
-	if enter := ws.fleet.EnterDriver(); len(enter) > 0 {
+	if enter := ws.fleet.EnterController(); len(enter) > 0 {
 		line = strings.Join(enter, " ") + " bash -c '" + strings.ReplaceAll(line, "'", `'\''`) + "'"
 	}
 	return measureCommand(ctx, ws.dir, ws.commandEnv(env...), ws.log, line)
@@ -132,6 +132,6 @@ func each(samples []sample, figure func(sample) float64) []float64 {
 	return out
 }
 
-func wall(s sample) float64      { return s.Wall }
-func driverCPU(s sample) float64 { return s.CPU }
-func nodesCPU(s sample) float64  { return s.Nodes }
+func wall(s sample) float64          { return s.Wall }
+func controllerCPU(s sample) float64 { return s.CPU }
+func nodesCPU(s sample) float64      { return s.Nodes }

@@ -20,7 +20,7 @@ import (
 // alone decide how long a copy takes. A star of the larger file to all nodes would take half an hour.
 const (
 	relayNodes = 64
-	linkSpeed  = nodes.Rate(20) // Mbit/s, of the driver and of each node
+	linkSpeed  = nodes.Rate(20) // Mbit/s, of the controller and of each node
 	passedFile = "passed.bin"
 	passedSize = 100_000_000
 	racedFile  = "raced.bin"
@@ -34,10 +34,10 @@ func relaySizes() []int { return []int{1, 4, 16, 48, relayNodes} }
 // relayRaces measures copies over slow links.
 type relayRaces struct {
 	fleetRaces
-	sent map[string]float64 // copies of the file that the driver's link carried in the last run, by contender
+	sent map[string]float64 // copies of the file that the controller's link carried in the last run, by contender
 }
 
-// measureRelay compares a file's way through the nodes with the driver sending it to each, on nodes
+// measureRelay compares a file's way through the nodes with the controller sending it to each, on nodes
 // of its own.
 func (ws *workspace) measureRelay(ctx context.Context) (_ string, err error) {
 	races, err := ws.startSlowNodes(ctx)
@@ -58,7 +58,7 @@ func (ws *workspace) measureRelay(ctx context.Context) (_ string, err error) {
 		return growth, err
 	}
 	return strings.Join([]string{
-		fmt.Sprintf("Links of %d Mbit/s in both directions, for the driver and for each node. Load average of the machine before: %s.\n",
+		fmt.Sprintf("Links of %d Mbit/s in both directions, for the controller and for each node. Load average of the machine before: %s.\n",
 			linkSpeed, strings.Join(strings.Fields(string(load))[:3], ", ")),
 		growth, rank, races.listTools(),
 	}, "\n"), nil
@@ -91,7 +91,7 @@ func putLine(n int) string {
 // measureSizes brings the larger file to more and more nodes.
 func (races *relayRaces) measureSizes(ctx context.Context) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s to | wall, s | × 1 node | copies over the driver's link | driver's CPU, s |\n|---|---|---|---|---|\n", ui.Size(passedSize))
+	fmt.Fprintf(&b, "| %s to | wall, s | × 1 node | copies over the controller's link | controller's CPU, s |\n|---|---|---|---|---|\n", ui.Size(passedSize))
 	one := 0.0
 	for _, n := range relaySizes() {
 		took, sent, err := races.pass(ctx, n)
@@ -110,7 +110,7 @@ func (races *relayRaces) measureSizes(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// pass brings the larger file to n nodes, and returns how many copies of it the driver's link
+// pass brings the larger file to n nodes, and returns how many copies of it the controller's link
 // carried.
 func (races *relayRaces) pass(ctx context.Context, n int) (took cost, sent float64, err error) {
 	if err := races.emptyHomes(); err != nil {
@@ -120,14 +120,14 @@ func (races *relayRaces) pass(ctx context.Context, n int) (took cost, sent float
 	races.say("%s to %s", ui.Size(passedSize), ui.Count(n, "node"))
 	limited, cancel := context.WithTimeoutCause(ctx, commandLimit, fmt.Errorf("not done within %s", commandLimit))
 	defer cancel()
-	before, err := races.fleet.DriverSent()
+	before, err := races.fleet.ControllerSent()
 	if err != nil {
 		return took, 0, err
 	}
 	if took, err = races.measure(limited, putLine(n)); err != nil {
 		return took, 0, err
 	}
-	after, err := races.fleet.DriverSent()
+	after, err := races.fleet.ControllerSent()
 	return took, float64(after-before) / passedSize, err
 }
 
@@ -145,7 +145,7 @@ func relayContenders(n int) []contender {
 	}
 }
 
-// compareRelays compares the tools that copy a file, with the driver's link as slow as the nodes'.
+// compareRelays compares the tools that copy a file, with the controller's link as slow as the nodes'.
 func (races *relayRaces) compareRelays(ctx context.Context) (string, error) {
 	name, err := os.Hostname()
 	if err != nil {
@@ -162,11 +162,11 @@ func (races *relayRaces) compareRelays(ctx context.Context) (string, error) {
 			if err := races.emptyHomes(); err != nil {
 				return nil, err
 			}
-			before, err = races.fleet.DriverSent()
+			before, err = races.fleet.ControllerSent()
 			return nil, err
 		},
 		after: func(c contender, n int) error {
-			sent, err := races.fleet.DriverSent()
+			sent, err := races.fleet.ControllerSent()
 			races.sent[c.name] = float64(sent-before) / racedSize
 			return errors.Join(err, races.mustHaveFile(racedFile, races.fleet.Nodes[:n]))
 		},
@@ -179,6 +179,6 @@ func (races *relayRaces) compareRelays(ctx context.Context) (string, error) {
 		sent = append(sent, fmt.Sprintf("%s %.2f", c.name, races.sent[c.name]))
 	}
 	return strings.Join([]string{
-		rank.String(), "Copies over the driver's link: " + strings.Join(sent, "; ") + ".\n",
+		rank.String(), "Copies over the controller's link: " + strings.Join(sent, "; ") + ".\n",
 	}, "\n"), races.emptyHomes()
 }

@@ -36,7 +36,7 @@ func newSlowLinks(t *testing.T, size int64) slowLinks {
 // put starts the program that puts the file on all nodes. wait returns how many copies it sent.
 func (l slowLinks) put(t *testing.T) (wait func() int) {
 	t.Helper()
-	argv := append(l.EnterDriver(), os.Args[0], putWord, l.Inventory, strconv.Itoa(len(l.Nodes)), l.file, filepath.Join(l.Dir, "HOST", "home"), "1")
+	argv := append(l.EnterController(), os.Args[0], putWord, l.Inventory, strconv.Itoa(len(l.Nodes)), l.file, filepath.Join(l.Dir, "HOST", "home"), "1")
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stderr = t.TempDir(), t.Output()
 	var out strings.Builder
@@ -55,8 +55,8 @@ func (l slowLinks) put(t *testing.T) (wait func() int) {
 	}
 }
 
-// The driver's own link is slow: the first node is not to blame, and one copy is sent.
-func TestFullRelaySlowLinkOfTheDriver(t *testing.T) {
+// The controller's own link is slow: the first node is not to blame, and one copy is sent.
+func TestFullRelaySlowLinkOfTheController(t *testing.T) {
 	l := newSlowLinks(t, 20<<20)
 	if err := l.Shape(2, 0); err != nil {
 		t.Fatal(err)
@@ -66,8 +66,8 @@ func TestFullRelaySlowLinkOfTheDriver(t *testing.T) {
 	if sends := wait(); sends != 1 {
 		t.Errorf("dsbuild sent %d copies", sends)
 	}
-	sent, err := l.DriverSent()
+	sent, err := l.ControllerSent()
 	if err != nil || float64(sent) > 1.2*(20<<20) {
-		t.Errorf("the driver's link carried %d bytes in %s: %v", sent, time.Since(begin), err)
+		t.Errorf("the controller's link carried %d bytes in %s: %v", sent, time.Since(begin), err)
 	}
 }

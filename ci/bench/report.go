@@ -17,7 +17,7 @@ type ranking struct {
 // String is the table: wall times, their ratio to dsbuild's, and CPU times.
 func (r ranking) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", inTable(r.title), dsbuildName)
+	fmt.Fprintf(&b, "| %s | wall, s | × %s | controller's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", inTable(r.title), dsbuildName)
 	for _, c := range r.contenders {
 		s := r.samples[c.name]
 		ratio := "1"
@@ -25,7 +25,7 @@ func (r ranking) String() string {
 			ratio = aroundMedian(r.ratio(c.name, dsbuildName), "%.2f")
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", inTable(c.name), aroundMedian(spreadOf(each(s, wall)), "%.1f"), ratio,
-			aroundMedian(spreadOf(each(s, driverCPU)), "%.2f"), aroundMedian(spreadOf(each(s, nodesCPU)), "%.1f"))
+			aroundMedian(spreadOf(each(s, controllerCPU)), "%.2f"), aroundMedian(spreadOf(each(s, nodesCPU)), "%.1f"))
 	}
 	return b.String()
 }

@@ -26,7 +26,7 @@ import (
 )
 
 // kill -9 of dsbuild at 30 moments.
-func TestFullEnvKilledDriver(t *testing.T) { killDriver(t, 30) }
+func TestFullEnvKilledController(t *testing.T) { killController(t, 30) }
 
 // roomForTorch is the disk that four environments with torch need here: on four machines it would be a
 // quarter of it on each.
@@ -73,7 +73,7 @@ func TestFullEnvBareNodes(t *testing.T) {
 	}
 	deploy := func() (report.Report, time.Duration) {
 		t.Helper()
-		// A relay saves the driver's network; here all of its work would be added to one machine's.
+		// A relay saves the controller's network; here all of its work would be added to one machine's.
 		out, took := run("env", "deploy", fleet.Inventory, "--relay", "off", "--json")
 		var r report.Report
 		if err := json.Unmarshal([]byte(out), &r); err != nil || r.Summary.OK != count || !r.Consistent || !r.Nodes[0].Changed {

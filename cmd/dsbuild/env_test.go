@@ -170,13 +170,13 @@ func TestEnv(t *testing.T) {
 
 // dsbuild is killed at several moments of a deploy. Each time the node has the old environment or
 // the new one, whole, and the next run brings the new one to its end.
-func TestEnvKilledDriver(t *testing.T) {
+func TestEnvKilledController(t *testing.T) {
 	t.Parallel()
-	killDriver(t, 3)
+	killController(t, 3)
 }
 
-// killDriver kills dsbuild at so many moments of a deploy.
-func killDriver(t *testing.T, moments int) {
+// killController kills dsbuild at so many moments of a deploy.
+func killController(t *testing.T, moments int) {
 	t.Helper()
 	s := newEnvSite(t, 1, sshtest.Options{})
 	s.run(t, 0, "env", "lock", "--for", "inventory.yaml")

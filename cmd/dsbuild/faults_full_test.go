@@ -215,9 +215,9 @@ func (d *disk) stop(t *testing.T) {
 	}
 }
 
-// A driver that is frozen, as a laptop that sleeps is, says nothing and closes
-// nothing. The node puts itself right all the same; awake again, the driver asks it.
-func TestFullFaultsFrozenDriver(t *testing.T) {
+// A controller that is frozen, as a laptop that sleeps is, says nothing and closes
+// nothing. The node puts itself right all the same; awake again, the controller asks it.
+func TestFullFaultsFrozenController(t *testing.T) {
 	t.Parallel()
 	f := newFaultFleet(t, nodes.Options{Count: 2}, ballast)
 	for _, m := range []moment{moments(ballast)[4], moments(ballast)[0]} {
@@ -252,7 +252,7 @@ func TestFullFaultsFrozenDriver(t *testing.T) {
 			}
 			t.Logf("%s: %s: %s", n.Name, n.Status, n.Error)
 		}
-		t.Logf("result: driver frozen %s: both nodes had put themselves right after %.0f s, and the report was right once it woke", m.name, took.Seconds())
+		t.Logf("result: controller frozen %s: both nodes had put themselves right after %.0f s, and the report was right once it woke", m.name, took.Seconds())
 		f.deploys(t, 0)
 	}
 }

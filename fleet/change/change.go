@@ -46,7 +46,7 @@ const (
 // Run is one change of the nodes of an inventory, such as a deploy.
 type Run struct {
 	Fleet *fleet.Fleet
-	Relay *relay.Relay // sends the files that it announced; nil: the driver sends all
+	Relay *relay.Relay // sends the files that it announced; nil: the controller sends all
 	Rules Rules
 	// Accepted is what lies beside each accepted wheel, by the wheel's sha256.
 	Accepted map[string]signing.Signed

@@ -40,12 +40,12 @@ func (b *BeginReply) beginReply() *BeginReply { return b }
 type FirstAnswer interface{ beginReply() *BeginReply }
 
 // lockWait is how long an agent waits for the lock, unless the rules say otherwise. It covers an agent that still
-// cleans up after a killed driver.
+// cleans up after a killed controller.
 const lockWait = 20 * time.Second
 
 // Lock starts the agent, which takes the lock, repairs what an interrupted run has left, and answers into into. The
 // request of script holds the fields that only this agent has. The agent expects files, and outlives ctx, so that
-// the driver can still ask it to undo. With again set it waits longer for the lock: the agent before it may not know
+// the controller can still ask it to undo. With again set it waits longer for the lock: the agent before it may not know
 // yet that its connection is gone.
 func (r *Run) Lock(
 	ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again bool, into FirstAnswer,

@@ -18,7 +18,7 @@ func agentDo(t *testing.T, e environment, input, lines string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := "import sys\nsys.path.insert(0, " + strconv.Quote(programs) + ")\nsys.dont_write_bytecode = True\n" + `from dsbuild_node.driver import REQUEST
+	source := "import sys\nsys.path.insert(0, " + strconv.Quote(programs) + ")\nsys.dont_write_bytecode = True\n" + `from dsbuild_node.controller import REQUEST
 REQUEST.update({"run": "r", "label": "n", "by": "tester", "silence_s": 0.5, "lock_s": 0.5, "files": [], "look": False})
 from dsbuild_node import changes, deploy
 from dsbuild_node.changes import *
@@ -95,7 +95,7 @@ print(synced)
 	}
 }
 
-func TestLongWorkOnTheNodeIsNotTakenForSilenceOfTheDriver(t *testing.T) {
+func TestLongWorkOnTheNodeIsNotTakenForSilenceOfTheController(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t, "")
 	for _, ask := range []string{"print('next:', orders.take())", "orders.check(); print('next:', orders.take())"} {
@@ -104,14 +104,14 @@ func TestLongWorkOnTheNodeIsNotTakenForSilenceOfTheDriver(t *testing.T) {
 			t.Errorf("%s: %s", ask, out)
 		}
 	}
-	// A driver that says nothing at all is gone.
+	// A controller that says nothing at all is gone.
 	out := agentDo(t, e, "", "r, w = os.pipe()\nos.dup2(r, 0)\norders = Orders()\ntime.sleep(1)\ntry:\n    orders.take()\nexcept Gone:\n    print('gone')\n")
 	if strings.TrimSpace(out) != "gone" {
 		t.Error(out)
 	}
 }
 
-// Whoever waits for the lock when the driver goes away waits no more.
+// Whoever waits for the lock when the controller goes away waits no more.
 func TestNobodyWaitsForTheLockInVain(t *testing.T) {
 	t.Parallel()
 	out := agentDo(t, newEnvironment(t, ""), "", `

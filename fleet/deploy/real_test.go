@@ -117,7 +117,7 @@ func realOptionsOf(t *testing.T, opt deploy.Options, up *nodes.Fleet) deploy.Opt
 }
 
 // TestRealNodePutsItselfBack breaks the connection to an OpenSSH node in the
-// middle of an installation, as a killed driver would.
+// middle of an installation, as a killed controller would.
 func TestRealNodePutsItselfBack(t *testing.T) {
 	t.Parallel()
 	up := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.FakeTorch})

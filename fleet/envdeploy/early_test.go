@@ -13,10 +13,10 @@ const earlyHead = `
 import sys, time
 sys.path.insert(0, "../node/python")
 sys.dont_write_bytecode = True
-from dsbuild_node.driver import REQUEST
+from dsbuild_node.controller import REQUEST
 REQUEST.update({"folder": "/nowhere", "name": "e"})
 from dsbuild_node.known_files import *
-class Driver:
+class Controller:
     def check(self): pass
 said = []
 def install(files, watch):
@@ -27,7 +27,7 @@ def read(entries, watch):
 `
 
 // The thread that installs large wheels does not wait for the one that reads their files; whatever
-// fails in either fails the run, and both end if the driver is gone.
+// fails in either fails the run, and both end if the controller is gone.
 func TestEarlyInstaller(t *testing.T) {
 	t.Parallel()
 	interpreter, err := pythons.Find(t.Context(), "3.11")
@@ -47,8 +47,8 @@ while not said: time.sleep(0.001)
 e.files.put("cublas")
 e.files.put("nccl")
 go_on.set()
-e.finish_installing(Driver())
-e.finish_reading(Driver())
+e.finish_installing(Controller())
+e.finish_reading(Controller())
 print(sorted(said))
 `, "['install cublas+nccl', 'install torch', 'read 1', 'read 2']"},
 		"the next wheel is installed while files are read": {`
@@ -64,8 +64,8 @@ e = EarlyInstaller(install, read)
 e.files.put("first")
 reading.wait()
 e.files.put("second")
-e.finish_installing(Driver())
-e.finish_reading(Driver())
+e.finish_installing(Controller())
+e.finish_reading(Controller())
 print(said)
 `, "[True]"},
 		"installing ends before reading does": {`
@@ -75,17 +75,17 @@ def read(entries, watch):
     said.append("read")
 e = EarlyInstaller(install, read)
 e.files.put("torch")
-e.finish_installing(Driver())
+e.finish_installing(Controller())
 print(said)
 go_on.set()
-e.finish_reading(Driver())
+e.finish_reading(Controller())
 print(said)
 `, "['install torch']\n['install torch', 'read']"},
 		"an installer that fails": {`
 def install(files, watch): raise ValueError("no room")
 e = EarlyInstaller(install, read)
 e.files.put("torch")
-try: e.finish_installing(Driver())
+try: e.finish_installing(Controller())
 except ValueError as failure: print(failure, e.is_alive() and "alive", said)
 `, "no room"},
 		"an error of a later order": {`
@@ -101,17 +101,17 @@ def read(entries, watch): raise OSError("input/output error")
 e = EarlyInstaller(install, read)
 e.files.put("torch")
 try:
-    e.finish_installing(Driver())
-    e.finish_reading(Driver())
+    e.finish_installing(Controller())
+    e.finish_reading(Controller())
 except OSError as failure: print(failure)
 `, "input/output error"},
 		"no wheel at all": {`
 e = EarlyInstaller(install, read)
-e.finish_installing(Driver())
-e.finish_reading(Driver())
+e.finish_installing(Controller())
+e.finish_reading(Controller())
 print(said, e.is_alive())
 `, "[] False"},
-		"the driver goes away meanwhile": {`
+		"the controller goes away meanwhile": {`
 class Away:
     def check(self): raise Gone()
 def read(entries, watch):

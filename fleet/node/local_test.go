@@ -14,7 +14,7 @@ import (
 
 // programOf is a program with these lines.
 func programOf(lines string) node.Program {
-	return node.NewProgramOf("import sys\n\nfrom dsbuild_node.driver import REQUEST, emit\n\n\ndef main(found=None):\n    " + strings.ReplaceAll(lines, "\n", "\n    ") + "\n\n\nfollow = main\n")
+	return node.NewProgramOf("import sys\n\nfrom dsbuild_node.controller import REQUEST, emit\n\n\ndef main(found=None):\n    " + strings.ReplaceAll(lines, "\n", "\n    ") + "\n\n\nfollow = main\n")
 }
 
 // local is a Runner on this machine.

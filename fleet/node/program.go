@@ -45,7 +45,7 @@ class F(dict):
 s=zlib.decompress(b[h:]).decode().split("\0")
 sys.meta_path.insert(0,F(zip(s[::2],s[1::2])))
 p=sys.modules["dsbuild_node"]=M("dsbuild_node");p.__path__=[]
-import dsbuild_node.driver as d
+import dsbuild_node.controller as d
 d.run(b[:h])`
 
 // Program is a module of the Python package, with all modules that it imports. dsbuild packs them
@@ -78,7 +78,7 @@ func NewFollowUp(p Program) Program {
 func newProgram(module string, own map[string]string, more ...string) Program {
 	return Program{module: module, own: own, packed: sync.OnceValue(func() string {
 		all := map[string]string{}
-		for waiting := append(more, module, "driver"); len(waiting) > 0; waiting = waiting[1:] {
+		for waiting := append(more, module, "controller"); len(waiting) > 0; waiting = waiting[1:] {
 			name := waiting[0]
 			if all[name] != "" {
 				continue

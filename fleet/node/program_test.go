@@ -114,12 +114,12 @@ func TestModulesOfTheNodeAreNotRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	hostile := "raise SystemExit('it runs ' + __name__)\n"
-	for _, file := range []string{"dsbuild_node/__init__.py", "dsbuild_node/driver.py", "dsbuild_node/probe.py", "dsbuild_node/json.py", "zlib.py", "json.py"} {
+	for _, file := range []string{"dsbuild_node/__init__.py", "dsbuild_node/controller.py", "dsbuild_node/probe.py", "dsbuild_node/json.py", "zlib.py", "json.py"} {
 		write(t, filepath.Join(dir, file), hostile)
 	}
 	path := t.TempDir()
 	write(t, filepath.Join(path, "dsbuild_node/__init__.py"), hostile)
-	write(t, filepath.Join(path, "dsbuild_node/driver.py"), hostile)
+	write(t, filepath.Join(path, "dsbuild_node/controller.py"), hostile)
 	in := local{within: []string{"env", "-C", dir}, env: with("PYTHONPATH=" + path)}
 	if f := probe(t, in, node.ProbeOptions{}); f.Python == "" {
 		t.Errorf("%q", f.Missing)

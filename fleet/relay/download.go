@@ -12,19 +12,19 @@ type download struct {
 	peer  *peer
 	index int // its place among the announced nodes
 
-	have     int       // pieces that the node has
-	parent   *download // the node that sends to it
-	byDriver bool      // the driver sends to it
-	whole    bool
-	gone     bool               // its program has ended
-	slow     bool               // it receives much more slowly than others
-	waiting  bool               // for a parent
-	stuck    bool               // it has waited for long
-	refused  map[*download]bool // parents that failed it
-	failures int                // nodes that it failed, as a parent
-	fetches  int                // number of the last fetch
+	have         int       // pieces that the node has
+	parent       *download // the node that sends to it
+	byController bool      // the controller sends to it
+	whole        bool
+	gone         bool               // its program has ended
+	slow         bool               // it receives much more slowly than others
+	waiting      bool               // for a parent
+	stuck        bool               // it has waited for long
+	refused      map[*download]bool // parents that failed it
+	failures     int                // nodes that it failed, as a parent
+	fetches      int                // number of the last fetch
 
-	decided chan *download // its parent; nil: the driver
+	decided chan *download // its parent; nil: the controller
 	fetched chan event
 }
 

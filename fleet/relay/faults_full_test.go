@@ -74,7 +74,7 @@ func pair(t *testing.T, harm func(s *stage)) *stage {
 	return s
 }
 
-// A parent that sends wrong bytes, or only half a piece, or dies, is replaced by the driver.
+// A parent that sends wrong bytes, or only half a piece, or dies, is replaced by the controller.
 func TestFullRelayParentThatFails(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(s *stage){
@@ -98,19 +98,19 @@ func TestFullRelayParentThatFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if s := pair(t, harm); s.sends.Load() != 2 {
-				t.Errorf("the driver sent %d copies", s.sends.Load())
+				t.Errorf("the controller sent %d copies", s.sends.Load())
 			}
 		})
 	}
 }
 
 // An installation may take the file away as soon as it is whole, before any other node asked for it:
-// on the node to which the driver sent it, and on one that got it from another node.
+// on the node to which the controller sent it, and on one that got it from another node.
 func TestFullRelayParentPassesOnAFileThatIsGone(t *testing.T) {
 	t.Parallel()
 	s := pair(t, func(s *stage) { os.Remove(s.path(0)) })
 	if s.sends.Load() != 1 {
-		t.Errorf("the driver sent %d copies", s.sends.Load())
+		t.Errorf("the controller sent %d copies", s.sends.Load())
 	}
 	s, r := set(t, 3, 2<<20)
 	for _, n := range s.fleet.Nodes {
@@ -130,7 +130,7 @@ func TestFullRelayParentPassesOnAFileThatIsGone(t *testing.T) {
 	}
 	s.mustHave(2)
 	if s.sends.Load() != 1 {
-		t.Errorf("the driver sent %d copies", s.sends.Load())
+		t.Errorf("the controller sent %d copies", s.sends.Load())
 	}
 }
 
@@ -142,7 +142,7 @@ func TestFullRelayInnerNodesDie(t *testing.T) {
 	var killing sync.WaitGroup
 	killing.Go(func() {
 		await(t, "the file is under way", func() bool { return s.arrived(4) > 1<<20 })
-		s.signal(syscall.SIGKILL, 0, 2) // the one to which the driver sends, and one behind it
+		s.signal(syscall.SIGKILL, 0, 2) // the one to which the controller sends, and one behind it
 	})
 	s.bring(r, 0, 1, 2, 3, 4)
 	killing.Wait()
@@ -200,8 +200,8 @@ func TestFullRelayTwoRuns(t *testing.T) {
 	b.mustHave(0, 1, 2)
 }
 
-// When the driver is gone, so is the program on each node.
-func TestFullRelayDriverIsGone(t *testing.T) {
+// When the controller is gone, so is the program on each node.
+func TestFullRelayControllerIsGone(t *testing.T) {
 	t.Parallel()
 	s, r := set(t, 3, 4<<20)
 	s.limit = rate.NewLimiter(1<<20, 1<<17)

@@ -64,7 +64,7 @@ func (r *Relay) openPeer(ctx context.Context, n *fleet.Node, python string) (*pe
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, t := range st.downloads {
-			t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
+			t.gone, t.parent, t.byController, t.waiting = true, nil, false, false
 			t.swarm.plan()
 		}
 	}()

@@ -17,7 +17,7 @@ type pieces struct {
 }
 
 // Bounds of a piece in bytes. A chain of n nodes needs the time of n pieces to fill, and every
-// node gets the list of all digests from the driver: of 100 MB, pieces of about 64 KiB make the
+// node gets the list of all digests from the controller: of 100 MB, pieces of about 64 KiB make the
 // sum of both smallest.
 const (
 	leastPiece = 64 << 10

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// stuckFanout is how many nodes a node sends to if others would wait for the driver.
+// stuckFanout is how many nodes a node sends to if others would wait for the controller.
 const stuckFanout = 4
 
 // plan gives parents to the nodes that wait, once all nodes have come or there was time for it.
@@ -16,8 +16,8 @@ func (s *swarm) plan() {
 	}
 	fed, children := s.reachedNodes()
 	for s.assignAll(fed, children) {
-		// The node to which the driver sends next, of those that no node can serve the one with the
-		// most pieces; nil if the driver need not send.
+		// The node to which the controller sends next, of those that no node can serve the one with the
+		// most pieces; nil if the controller need not send.
 		var head *download
 		for _, t := range s.downloads {
 			if t != nil && t.waiting && (t.stuck || !s.canServe(t, fed)) && (head == nil || t.have > head.have) {
@@ -27,7 +27,7 @@ func (s *swarm) plan() {
 		if head == nil {
 			return
 		}
-		head.byDriver = true
+		head.byController = true
 		head.decide(nil)
 		s.mark(fed, head)
 	}
@@ -59,7 +59,7 @@ func (t *download) decide(parent *download) {
 	t.decided <- parent
 }
 
-// reachedNodes returns by place which nodes the file reaches, from the driver or a whole copy, and the
+// reachedNodes returns by place which nodes the file reaches, from the controller or a whole copy, and the
 // number of nodes that each sends to. Slow ones cost their parent hardly anything.
 func (s *swarm) reachedNodes() (fed []bool, children []int) {
 	fed, children = make([]bool, len(s.downloads)), make([]int, len(s.downloads))
@@ -69,7 +69,7 @@ func (s *swarm) reachedNodes() (fed []bool, children []int) {
 		}
 	}
 	for _, t := range s.downloads {
-		if t != nil && !t.gone && (t.whole || t.byDriver) {
+		if t != nil && !t.gone && (t.whole || t.byController) {
 			fed[t.index] = true
 		}
 	}

@@ -28,7 +28,7 @@ func crowd(t *testing.T, fanout, count int) *swarm {
 	return s
 }
 
-// depth is the number of nodes between a node and the driver.
+// depth is the number of nodes between a node and the controller.
 func depth(t *download) int {
 	n := 0
 	for ; t.parent != nil; t = t.parent {
@@ -47,7 +47,7 @@ func TestPlanOfManyNodes(t *testing.T) {
 			if n.waiting {
 				t.Fatalf("%d waits", i)
 			}
-			if n.byDriver {
+			if n.byController {
 				heads++
 			}
 			most = max(most, depth(n))
@@ -74,11 +74,11 @@ func TestPlanAfterALoss(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	head := s.downloads[0]
-	head.gone, head.byDriver = true, false
+	head.gone, head.byController = true, false
 	<-s.downloads[1].decided
 	s.downloads[1].parent, s.downloads[1].waiting = nil, true
 	s.plan()
-	if !s.downloads[1].byDriver {
+	if !s.downloads[1].byController {
 		t.Error("nobody sends the file to the node behind the head")
 	}
 }

@@ -57,7 +57,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, old)
 caller.settimeout(60)
 assert caller.recv(1) == b"x"
 `,
-		"the driver stops a fetch that still connects": `
+		"the controller stops a fetch that still connects": `
 child, silent = Relay(), listen()
 child.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 child.client.check_hostname = False

@@ -194,7 +194,7 @@ func (r *Relay) swarmOf(sha256 string, n *fleet.Node) (*swarm, int) {
 }
 
 // Sources lists the nodes from which a node received bytes, for the report. total is the number of
-// bytes that the node received altogether; the driver sent the rest.
+// bytes that the node received altogether; the controller sent the rest.
 func (r *Relay) Sources(n *fleet.Node, total int64) []report.Source {
 	if r == nil {
 		return nil

@@ -35,8 +35,8 @@ type stage struct {
 	homes []string
 	file  fleet.LocalFile
 	data  []byte
-	limit *rate.Limiter // of the driver
-	sends atomic.Int32  // uploads by the driver
+	limit *rate.Limiter // of the controller
+	sends atomic.Int32  // uploads by the controller
 }
 
 // set makes a stage. Its relay always takes place.
@@ -142,14 +142,14 @@ func (s *stage) mustBeGone() {
 	}
 }
 
-// The driver sends one copy, and three nodes have the file. Each knows from whom.
+// The controller sends one copy, and three nodes have the file. Each knows from whom.
 func TestThreeNodes(t *testing.T) {
 	t.Parallel()
 	s, r := set(t, 3, 3<<20+17)
 	s.bring(r, 0, 1, 2)
 	s.mustHave(0, 1, 2)
 	if n := s.sends.Load(); n != 1 {
-		t.Errorf("the driver sent %d copies", n)
+		t.Errorf("the controller sent %d copies", n)
 	}
 	for i, want := range []string{`[{"node":"","bytes":3145745}]`, `[{"node":"gpu0","bytes":3145745}]`, `[{"node":"gpu1","bytes":3145745}]`} {
 		if got, _ := json.Marshal(r.Sources(s.fleet.Nodes[i], s.file.Size)); string(got) != want {

@@ -14,7 +14,7 @@ import (
 const (
 	joinTimeout  = 3 * time.Second // the first nodes wait so long for the other announced ones
 	stallTimeout = 5 * time.Second // a node waits so long for a parent within the fanout
-	maxTries     = 4               // parents that a node tries before the driver sends to it
+	maxTries     = 4               // parents that a node tries before the controller sends to it
 )
 
 // swarm is the nodes that pass on one file. The relay's mu guards it.
@@ -83,7 +83,7 @@ func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path st
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	if old := s.downloads[at]; old != nil { // its connection broke
-		old.gone, old.parent, old.byDriver = true, nil, false
+		old.gone, old.parent, old.byController = true, nil, false
 	}
 	s.downloads[at], st.downloads[s.id] = t, t
 	s.arrive(at)
@@ -121,7 +121,7 @@ func (s *swarm) lose(t *download) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	go s.stopFetches(s.childrenOf(t), "source gave up its own download")
-	t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
+	t.gone, t.parent, t.byController, t.waiting = true, nil, false, false
 	s.plan()
 }
 
@@ -129,11 +129,11 @@ func (s *swarm) lose(t *download) {
 func (s *swarm) complete(t *download) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
-	t.have, t.whole, t.parent, t.byDriver, t.slow = s.pieces.count, true, nil, false, false
+	t.have, t.whole, t.parent, t.byController, t.slow = s.pieces.count, true, nil, false, false
 	s.plan()
 }
 
-// sendTo makes the driver send the file to a node, which passes it on meanwhile.
+// sendTo makes the controller send the file to a node, which passes it on meanwhile.
 func (s *swarm) sendTo(ctx context.Context, t *download, send func(context.Context) error) error {
 	if err := t.peer.session.Call(ctx, agent.Request{"do": "watch", "id": s.id}, nil); err != nil {
 		s.lose(t) // send finds out whether it was the connection
@@ -151,7 +151,7 @@ func (s *swarm) sendTo(ctx context.Context, t *download, send func(context.Conte
 	return nil
 }
 
-// assign waits until the node gets a parent, and returns it; nil: the driver is to send the file.
+// assign waits until the node gets a parent, and returns it; nil: the controller is to send the file.
 func (s *swarm) assign(ctx context.Context, t *download) (*download, error) {
 	stuck := time.NewTimer(joinTimeout + stallTimeout)
 	defer stuck.Stop()

@@ -64,11 +64,11 @@ func (r *Report) Print(w io.Writer) error {
 // passedOn returns a line with the bytes that came from dsbuild and from other nodes; none if
 // no node passed files on.
 func (r *Report) passedOn() []string {
-	var driver, nodes int64
+	var sent, nodes int64
 	for _, n := range r.Nodes {
 		for _, s := range n.From {
 			if s.Node == "" {
-				driver += s.Bytes
+				sent += s.Bytes
 			} else {
 				nodes += s.Bytes
 			}
@@ -77,7 +77,7 @@ func (r *Report) passedOn() []string {
 	if nodes == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("transfers: %s from dsbuild, %s between nodes", ui.Size(driver), ui.Size(nodes))}
+	return []string{fmt.Sprintf("transfers: %s from dsbuild, %s between nodes", ui.Size(sent), ui.Size(nodes))}
 }
 
 // pythons names the Python that jobs run in an environment; none in reports of other commands.

@@ -108,7 +108,7 @@ type Node struct {
 
 // Source is a sender of files.
 type Source struct {
-	Node  string `json:"node"` // "": the driver
+	Node  string `json:"node"` // "": the controller
 	Bytes int64  `json:"bytes"`
 }
 

@@ -68,7 +68,7 @@ type installation struct {
 	Version string   `json:"version"`
 	Noted   *noted   `json:"noted"`  // nil: dsbuild has never installed here
 	Digest  string   `json:"digest"` // of Files
-	Files   fileList `json:"files"`  // in DeepSpeed's folder; left out if the driver knows Digest
+	Files   fileList `json:"files"`  // in DeepSpeed's folder; omitted if the controller knows Digest
 	Others  fileList `json:"others"` // outside that folder: commands, metadata
 	Bare    bool     `json:"bare"`   // it has no RECORD
 	Conda   bool     `json:"conda"`  // a conda environment: conda writes the prefix into commands

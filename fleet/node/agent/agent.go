@@ -1,6 +1,6 @@
-// Package agent runs a program on a node for as long as the driver needs it, and keeps the session
-// with it. The driver sends orders; the program answers each by its number, and may send events in
-// between. Signs of life from the driver keep the program running: a program that hears nothing
+// Package agent runs a program on a node for as long as the controller needs it, and keeps the session
+// with it. The controller sends orders; the program answers each by its number, and may send events in
+// between. Signs of life from the controller keep the program running: a program that hears nothing
 // ends by itself, because a broken network does not always end its input.
 //
 // This package owns the framing and the life line, on both sides (the module agent is the node's). The
@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// HeartbeatTimeout is how long an agent waits for a sign of life before it takes the driver for dead.
+	// HeartbeatTimeout is how long an agent waits for a sign of life before it takes the controller for dead.
 	HeartbeatTimeout = 120 * time.Second
-	// EndGrace is how long an agent may clean up after the driver has asked it to end.
+	// EndGrace is how long an agent may clean up after the controller has asked it to end.
 	EndGrace = 10 * time.Second
 	// pings is the number of signs of life within the silence.
 	pings = 6
@@ -89,7 +89,7 @@ type reply struct {
 }
 
 // Start starts an agent, waits for its first answer and decodes it into into. The agent outlives
-// ctx, so that the driver can still send orders when ctx has ended; End ends it.
+// ctx, so that the controller can still send orders when ctx has ended; End ends it.
 func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Session, error) {
 	silence := cmp.Or(opt.HeartbeatTimeout, HeartbeatTimeout)
 	// Add the limit of the life line to a request.

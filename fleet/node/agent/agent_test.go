@@ -70,7 +70,7 @@ import sys
 import time
 
 from dsbuild_node.agent import Orders, answer, say, serve
-from dsbuild_node.driver import REQUEST
+from dsbuild_node.controller import REQUEST
 
 
 def leave(order):
@@ -176,7 +176,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// An agent lives while it hears from its driver, also through an order that takes longer than its
+// An agent lives while it hears from its controller, also through an order that takes longer than its
 // silence; then it ends, though its input stays open.
 func TestSilenceEndsTheProgram(t *testing.T) {
 	t.Parallel()
@@ -300,7 +300,7 @@ func TestEndWithinTheGrace(t *testing.T) {
 	}
 }
 
-// An order that the driver gives up disturbs no other, and the agent outlives the context that it
+// An order that the controller gives up disturbs no other, and the agent outlives the context that it
 // was started with.
 func TestGivenUpOrder(t *testing.T) {
 	t.Parallel()

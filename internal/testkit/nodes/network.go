@@ -33,29 +33,29 @@ func MissingNetworks() string {
 	return ""
 }
 
-// network joins the nodes of a fleet by a switch. The switch, the driver and each node have a
+// network joins the nodes of a fleet by a switch. The switch, the controller and each node have a
 // network namespace of their own, each with one link to the switch. A namespace lasts as long as
 // the processes in it, and its link with it, so nothing is left even if this program is killed.
 type network struct {
-	hub, driver        *server // processes that only keep a namespace
-	forDriver, forNode Rate
+	hub, controller        *server // processes that only keep a namespace
+	forController, forNode Rate
 }
 
 // Rate is the speed of a link in each direction, in Mbit/s; 0: not limited.
 type Rate int
 
-// The driver's address and the port of all nodes, in networks of their own.
+// The controller's address and the port of all nodes, in networks of their own.
 const (
-	driverAddress = "10.99.0.1"
-	networkPort   = 2222
+	controllerAddress = "10.99.0.1"
+	networkPort       = 2222
 )
 
 func nodeAddress(i int) string { return fmt.Sprintf("10.99.1.%d", i+1) }
 
-// newNetwork makes the switch, and the namespace of the driver.
+// newNetwork makes the switch, and the namespace of the controller.
 func newNetwork() (*network, error) {
 	w := &network{}
-	for _, p := range []**server{&w.hub, &w.driver} {
+	for _, p := range []**server{&w.hub, &w.controller} {
 		cmd := exec.Command("sleep", "infinity")
 		var err error
 		if *p, err = runServer(cmd, unix.CLONE_NEWNET); err != nil {
@@ -65,16 +65,16 @@ func newNetwork() (*network, error) {
 	if err := w.hub.inNetwork("ip link add br0 type bridge; ip link set br0 up"); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrNoNetworks, err), w.close())
 	}
-	if err := w.connect("driver", driverAddress, w.driver, w.forDriver); err != nil {
+	if err := w.connect("controller", controllerAddress, w.controller, w.forController); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
 }
 
-// close ends the switch and the driver's namespace.
+// close ends the switch and the controller's namespace.
 func (w *network) close() error {
 	var errs []error
-	for _, s := range []*server{w.hub, w.driver} {
+	for _, s := range []*server{w.hub, w.controller} {
 		if s != nil {
 			errs = append(errs, s.process.Kill())
 			<-s.ended
@@ -149,11 +149,11 @@ func (s *server) dial(address string) (net.Conn, error) {
 	return r.c, r.err
 }
 
-// Shape limits the link of the driver and that of each node. It needs Options.Networks.
-func (f *Fleet) Shape(driver, node Rate) error {
+// Shape limits the link of the controller and that of each node. It needs Options.Networks.
+func (f *Fleet) Shape(controller, node Rate) error {
 	w := f.network
-	w.forDriver, w.forNode = driver, node
-	err := w.shape("driver", w.driver, driver)
+	w.forController, w.forNode = controller, node
+	err := w.shape("controller", w.controller, controller)
 	for i, n := range f.Nodes {
 		if n.Pid() != 0 {
 			err = errors.Join(err, w.shape(linkName(i), n.server, node))
@@ -164,10 +164,10 @@ func (f *Fleet) Shape(driver, node Rate) error {
 
 func linkName(i int) string { return fmt.Sprint("node", i+1) }
 
-// DriverSent returns how many bytes the driver has sent to nodes, all protocols included. It needs
+// ControllerSent returns how many bytes the controller has sent to nodes, all protocols included. It needs
 // Options.Networks.
-func (f *Fleet) DriverSent() (int64, error) {
-	file := fmt.Sprintf("/proc/%d/net/dev", f.network.driver.process.Pid)
+func (f *Fleet) ControllerSent() (int64, error) {
+	file := fmt.Sprintf("/proc/%d/net/dev", f.network.controller.process.Pid)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
@@ -180,11 +180,11 @@ func (f *Fleet) DriverSent() (int64, error) {
 	return 0, fmt.Errorf("%s has no eth0", file)
 }
 
-// EnterDriver returns the words before a command that run it in the driver's network. Without
-// Options.Networks there are none: the driver is this machine.
-func (f *Fleet) EnterDriver() []string {
+// EnterController returns the words before a command that run it in the controller's network. Without
+// Options.Networks there are none: the controller is this machine.
+func (f *Fleet) EnterController() []string {
 	if f.network == nil {
 		return nil
 	}
-	return f.network.driver.enter()
+	return f.network.controller.enter()
 }

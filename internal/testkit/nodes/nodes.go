@@ -69,8 +69,8 @@ type Options struct {
 	QuickPip bool
 	// Python is the major.minor version of the interpreters; "" means 3.11.
 	Python string
-	// Networks gives every node and the driver a network of their own, whose links Fleet.Shape can
-	// limit. It needs root. Only commands behind Fleet.EnterDriver then reach the nodes.
+	// Networks gives every node and the controller a network of their own, whose links Fleet.Shape can
+	// limit. It needs root. Only commands behind Fleet.EnterController then reach the nodes.
 	Networks bool
 	// Log, if set, gets a line before each step that takes long.
 	Log func(line string)

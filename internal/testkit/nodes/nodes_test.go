@@ -238,13 +238,13 @@ func TestFolderWithASpace(t *testing.T) {
 	}
 }
 
-// Nodes with networks of their own are reached from the driver's; a link has the speed that it was
+// Nodes with networks of their own are reached from the controller's; a link has the speed that it was
 // given, also that of a node that was killed and comes back.
 func TestNodesWithNetworks(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython, Networks: true})
 	ssh := func(i int, line string) ([]byte, time.Duration, error) {
 		n := f.Nodes[i]
-		argv := append(f.EnterDriver(), "ssh", "-n", "-F", "none", "-i", f.IdentityFile, "-p", strconv.Itoa(n.Port),
+		argv := append(f.EnterController(), "ssh", "-n", "-F", "none", "-i", f.IdentityFile, "-p", strconv.Itoa(n.Port),
 			"-o", "UserKnownHostsFile="+f.KnownHosts, f.User+"@"+n.Address, line)
 		begin := time.Now()
 		out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output()

@@ -270,7 +270,7 @@ func (f *Fleet) runNode(i int) (err error) {
 func (n *Node) isListening() bool {
 	dial := func(address string) (net.Conn, error) { return net.DialTimeout("tcp", address, 10*time.Second) }
 	if n.network != nil {
-		dial = n.network.driver.dial
+		dial = n.network.controller.dial
 	}
 	c, err := dial(net.JoinHostPort(n.Address, strconv.Itoa(n.Port)))
 	if err != nil {

@@ -1,5 +1,5 @@
-"""The files of a wheel that the driver has accepted, and what the node keeps of the wheel: its statement,
-the signatures and its RECORD. The driver judges all of it again before a rollback."""
+"""The files of a wheel that the controller has accepted, and what the node keeps of the wheel: its statement,
+the signatures and its RECORD. The controller judges all of it again before a rollback."""
 import hashlib
 import json
 import os
@@ -72,9 +72,9 @@ def refuse_others(record, places, first_lines):
 
 
 def kept_answer(home, sha256, places, first_lines, files):
-    """The answer about a version that a rollback would bring back, for the driver's judgement. files maps
+    """The answer about a version that a rollback would bring back, for the controller's judgement. files maps
     the path of each file after the rollback to the one that it has now."""
-    from binascii import b2a_base64  # the driver cuts long texts of a node, and drops line breaks
+    from binascii import b2a_base64  # the controller cuts long texts of a node, and drops line breaks
 
     told = {path: digests_of(now, first_lines if os.path.dirname(path) == places["scripts"] else ()) for path, now in files.items()}
     signed = content(stored_path(home, sha256), 1 << 26) if sha256.isalnum() else b""

@@ -1,6 +1,6 @@
 """The part that all agents have. An agent is a program that runs on a node for as long as its
-driver does. Orders come as JSON lines on standard input; the agent answers each with one message
-that has the order's number. The driver sends something more often than every silence_s seconds: a
+controller does. Orders come as JSON lines on standard input; the agent answers each with one message
+that has the order's number. The controller sends something more often than every silence_s seconds: a
 broken network does not always end the input."""
 import json
 import os
@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 
-from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.controller import REQUEST, emit
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # each ends an agent
 
@@ -17,7 +17,7 @@ speaking = threading.Lock()
 
 
 class Gone(Exception):
-    """The driver is gone, or no longer wants the result of an order."""
+    """The controller is gone, or no longer wants the result of an order."""
 
 
 def say(message):
@@ -28,7 +28,7 @@ def say(message):
 
 def answer(number, do, describe):
     """Sends the result of do. If do fails, sends what describe returns for the exception; if that
-    is None, the exception is not for the driver."""
+    is None, the exception is not for the controller."""
     message = {"to": number}
     try:
         message["ok"] = do()

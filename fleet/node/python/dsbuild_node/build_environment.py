@@ -6,7 +6,7 @@ import subprocess
 import sys
 import sysconfig
 
-from dsbuild_node.driver import emit
+from dsbuild_node.controller import emit
 from dsbuild_node.files import text
 
 

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 from dsbuild_node.agent import SIGNALS, Gone, Orders, answer, serve
-from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.import_check import Failed
 
 PART = ".part"  # ends the name of an upload that is not whole
@@ -148,9 +148,9 @@ class Workplace:
         self.digests = Digests()
 
     def take_lock(self, orders):
-        """Waits lock_s for the lock: after a driver was killed, its agent still cleans up. If
+        """Waits lock_s for the lock: after a controller was killed, its agent still cleans up. If
         another agent of the same run holds the lock (their nodes share the folder), it waits as long
-        as the driver does. Only who may change home can open the file: who can, can lock it."""
+        as the controller does. Only who may change home can open the file: who can, can lock it."""
         mode = 0o660 if os.stat(self.home).st_mode & 0o020 else 0o600
         self.lock = os.open(os.path.join(self.home, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         deadline = time.monotonic() + REQUEST["lock_s"]
@@ -254,7 +254,7 @@ def die_with_parent(parent):
 
 
 def run_program(name, argv, env, folder, orders, lock, limit):
-    """Runs a program in a private folder, and ends it if the driver goes away. The program dies
+    """Runs a program in a private folder, and ends it if the controller goes away. The program dies
     if this agent is killed, and holds the lock as long as it lives."""
     me = os.getpid()
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -278,7 +278,7 @@ def run_program(name, argv, env, folder, orders, lock, limit):
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        if said and not orders.silent():  # for the log of the driver, if it still listens
+        if said and not orders.silent():  # for the log of the controller, if it still listens
             emit({"pip": said.decode("utf-8", "replace").splitlines()})
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
@@ -298,7 +298,7 @@ def no_room(text):
 
 
 def run_agent(env, verbs):
-    """Runs an agent until its driver ends it or goes away. env has begin, undo, recorded, keep and
+    """Runs an agent until its controller ends it or goes away. env has begin, undo, recorded, keep and
     dir. dir is set while env may change something."""
     def leave(*_):
         raise Gone()

@@ -20,7 +20,7 @@ import threading
 import time
 
 from dsbuild_node.agent import SIGNALS, Orders, answer, say, serve
-from dsbuild_node.driver import REQUEST, source_of
+from dsbuild_node.controller import REQUEST, source_of
 from dsbuild_node.files import NETWORK, text
 
 CALLERS = 4096  # connections at the same time, if this program may have as many files
@@ -48,7 +48,7 @@ def end(status):
 
 
 def hear(orders):
-    """Takes orders. Ends everything when the driver is gone or gives the order to end."""
+    """Takes orders. Ends everything when the controller is gone or gives the order to end."""
     arriving = Orders()
     try:
         while True:

@@ -1,7 +1,7 @@
 """Compares every file of an environment with RECORD."""
 import os
 
-from dsbuild_node.driver import emit
+from dsbuild_node.controller import emit
 from dsbuild_node.places import CURRENT, PLACE, Whole, target, unsafe
 
 

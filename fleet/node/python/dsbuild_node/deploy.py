@@ -1,5 +1,5 @@
 """The agent that changes an environment. It lives as long as its standard input: when the
-driver goes away, for whatever reason, the input ends and the node itself restores the
+controller goes away, for whatever reason, the input ends and the node itself restores the
 environment.
 
 All files of dsbuild are in HOME:
@@ -28,7 +28,7 @@ from dsbuild_node.changes import (
     start_sync, sweep)
 from dsbuild_node.distributions import (
     dist_info, installed, metadata_version, named_infos, normal, noted_extra_wheels, previous, record_sha256, sites)
-from dsbuild_node.driver import REQUEST
+from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import content, load_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
@@ -435,7 +435,7 @@ class Environment(Workplace):
 
     def begin(self, orders):
         """Takes the lock, finishes or undoes the change of an interrupted run, and prepares
-        the inbox, unless the driver only looks."""
+        the inbox, unless the controller only looks."""
         open_as_environment()
         self.take_lock(orders)
         repaired = self.repair()
@@ -596,7 +596,7 @@ class Environment(Workplace):
         return last, aside_files(last, PREVIOUS)
 
     def tell_kept(self, _):
-        """The version that a rollback would put back, for the driver's judgement."""
+        """The version that a rollback would put back, for the controller's judgement."""
         last, files = self.kept()
         infos = [os.path.dirname(path) for path in files if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
         places = installed_places((infos + [os.path.join(sites()[0], "-")])[0])

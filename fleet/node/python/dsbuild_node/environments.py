@@ -1,5 +1,5 @@
 """The agent that makes environments and switches to them. It never changes an environment: it makes
-a new one beside the old one, and renames a link. If the driver goes away, the agent removes the
+a new one beside the old one, and renames a link. If the controller goes away, the agent removes the
 environment that it is making."""
 import hashlib
 import io
@@ -16,7 +16,7 @@ from dsbuild_node.changes import (
     GONE, PART, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
     start_sync, sweep, sync_folder)
 from dsbuild_node.distributions import dist_infos, normal
-from dsbuild_node.driver import REQUEST
+from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import content, load_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
@@ -165,7 +165,7 @@ class Environments(Workplace):
         return whole.told()
 
     def tell_kept(self, _):
-        """The DeepSpeed of the environment before, for the driver's judgement."""
+        """The DeepSpeed of the environment before, for the controller's judgement."""
         name = target(PREVIOUS)
         folder, noted = os.path.join(PLACE, name), (mark_of(name) or {}).get("deepspeed") or {}
         site = site_of(folder)

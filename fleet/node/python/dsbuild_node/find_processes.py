@@ -1,5 +1,5 @@
 """Repeats one question of the probe: which processes use this environment?"""
-from dsbuild_node.driver import emit
+from dsbuild_node.controller import emit
 from dsbuild_node.in_use import users
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 from dsbuild_node.distributions import sites
-from dsbuild_node.driver import emit
+from dsbuild_node.controller import emit
 
 
 class Failed(Exception):

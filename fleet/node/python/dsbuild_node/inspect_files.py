@@ -5,7 +5,7 @@ import os
 import sys
 
 from dsbuild_node.distributions import dist_infos, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites
-from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.files import load_json, text
 from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
 from dsbuild_node.record import (
@@ -115,7 +115,7 @@ def look_at_files(info):
     code = wrong_byte_code(info, rows or [[path, ""] for path in files])
     lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
     digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
-    # The driver need not get a list again that another node has sent.
+    # The controller need not get a list again that another node has sent.
     return {"digest": digest, "files": {} if digest in REQUEST["known"] else files, "others": others, "bare": rows is None,
             "conda": text(os.path.join(info, "INSTALLER")).strip() == "conda",
             "links": counted(links["folders"]), "code": counted(code), "litter": counted(besides)}

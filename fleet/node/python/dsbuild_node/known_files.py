@@ -148,7 +148,7 @@ class EarlyInstaller(threading.Thread):
             raise Gone()
 
     def silent(self):
-        return True  # another thread speaks to the driver
+        return True  # another thread speaks to the controller
 
     def finish_installing(self, orders):
         """Waits until the wheels that it has are installed."""

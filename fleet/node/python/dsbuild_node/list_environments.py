@@ -1,7 +1,7 @@
 """Follows the probe: lists the environments of a node."""
 import os
 
-from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.places import CURRENT, HOME, PLACE, PREVIOUS, ROOT, mark_of, stored, target, told, unsafe, whole_of
 from dsbuild_node.probe import free, listed, site_id
 

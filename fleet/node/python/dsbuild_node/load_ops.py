@@ -2,7 +2,7 @@
 load. Writes nothing, not even byte code."""
 import sys
 
-from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.import_check import Failed, attempt, check_place
 from dsbuild_node.ops import check_ops, load_op
 

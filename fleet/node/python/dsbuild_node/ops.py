@@ -1,7 +1,7 @@
 """Loads ops as a training job would, and only from the wheel. Changes nothing."""
 import os
 
-from dsbuild_node.driver import emit
+from dsbuild_node.controller import emit
 from dsbuild_node.import_check import Failed, plain
 
 

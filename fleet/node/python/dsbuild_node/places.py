@@ -5,7 +5,7 @@ import os
 import subprocess
 
 from dsbuild_node.distributions import metadata_of, normal
-from dsbuild_node.driver import REQUEST
+from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import load_json
 from dsbuild_node.interpreter import altered_python, wrong_modules
 from dsbuild_node.record import CODE, HASHES, file_digest, record_rows, walk, written
@@ -47,7 +47,7 @@ def mark_of(name):
 
 
 def told(name):
-    """An environment in the form for the driver; None if there is none."""
+    """An environment in the form for the controller; None if there is none."""
     mark = mark_of(name) if name else None
     if mark is None:
         return None
@@ -159,7 +159,7 @@ class Whole:
         self.packages[normal(name)] = {"version": version, "digest": sum}
 
     def told(self):
-        """The result in the form for the driver."""
+        """The result in the form for the controller."""
         every = sorted(self.lines + ["%s\0%s\n" % (name, p["digest"]) for name, p in self.packages.items()])
         sum = hashlib.sha256("".join(every).encode("utf-8", "surrogateescape")).hexdigest()
         return {"python_tree": self.python["tree"] if self.python else "", "packages": self.packages, "digest": sum, "wrong": sorted(self.wrong)[:MOST_WRONG], "more": max(0, len(self.wrong) - MOST_WRONG)}

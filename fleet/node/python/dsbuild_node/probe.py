@@ -5,7 +5,7 @@ import os
 import sys
 
 from dsbuild_node.distributions import installed, metadata_of, named_infos, normal, noted_extra_wheels, previous, record_sha256, sites
-from dsbuild_node.driver import REQUEST, emit, module
+from dsbuild_node.controller import REQUEST, emit, module
 from dsbuild_node.files import NETWORK, content, load_json, text
 from dsbuild_node.in_use import users
 

@@ -1,5 +1,5 @@
 """Proves an installation in a process of its own, which imports what a training job would import."""
-from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.import_check import Failed
 from dsbuild_node.ops import check_ops
 from dsbuild_node.proof import prove

@@ -1,6 +1,6 @@
 """The node's side of a relay. It receives files in pieces from other nodes, compares each piece
-with the driver's sha256, writes it, and sends it to further nodes while the rest arrives. Where
-the driver itself sends a file, it only watches the file grow. Pieces come in order, so one
+with the controller's sha256, writes it, and sends it to further nodes while the rest arrives. Where
+the controller itself sends a file, it only watches the file grow. Pieces come in order, so one
 number, Copy.have, says which are here.
 
 Between nodes: TLS 1.3, both sides with a certificate of this run. The child sends one line,
@@ -17,7 +17,7 @@ import threading
 import time
 
 from dsbuild_node.agent import Gone, Orders, say, serve
-from dsbuild_node.driver import REQUEST
+from dsbuild_node.controller import REQUEST
 
 PART = ".part"  # ends the name of a file that is not whole
 BEAT = 1  # seconds between frames of a parent that has no new piece
@@ -27,7 +27,7 @@ MOST_LINE = 4096
 
 
 class Wrong(Exception):
-    """The parent sent something else than the driver announced."""
+    """The parent sent something else than the controller announced."""
 
 
 class NoRoom(Exception):
@@ -47,7 +47,7 @@ class Copy:
         sums = base64.b64decode(order["sums"])
         self.sums = [sums[i:i + 32] for i in range(0, len(sums), 32)]
         self.have, self.grown, self.file, self.told = 0, threading.Condition(), None, 0
-        self.parent, self.stopped = None, ""  # why the driver has stopped the fetch
+        self.parent, self.stopped = None, ""  # why the controller has stopped the fetch
         self.check_part()
         self.told = self.have
 
@@ -120,7 +120,7 @@ class Copy:
             raise NoRoom(e.strerror)
 
     def hold(self):
-        """Opens the file that the driver has sent: an installation may take it away from now on."""
+        """Opens the file that the controller has sent: an installation may take it away from now on."""
         self.file = open_file(self.path)
 
     def wait(self, index):
@@ -172,7 +172,7 @@ def load_identity(context, order):
 
 def new_context(protocol, order):
     context = ssl.SSLContext(protocol)
-    context.check_hostname = False  # the driver's name of the node is compared instead
+    context.check_hostname = False  # the controller's name of the node is compared instead
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=order["ca"])
@@ -223,7 +223,7 @@ def listen():
 
 
 class Relay:
-    """Sends pieces to children, and executes the orders of the driver."""
+    """Sends pieces to children, and executes the orders of the controller."""
 
     def begin(self, order):
         self.limit, self.copies, self.tokens = Limit(order["limit"]), {}, {}
@@ -257,7 +257,7 @@ class Relay:
                 ask = json.loads(receive_line(child).decode("ascii"))
                 self.send(child, self.copies[ask["token"]], int(ask["at"]))
         except (OSError, ValueError, KeyError, TypeError):  # ssl.SSLError is an OSError
-            pass  # the child says to the driver what it missed
+            pass  # the child says to the controller what it missed
         finally:
             raw.close()
             self.free.release()
@@ -274,7 +274,7 @@ class Relay:
             at += bool(data)
 
     def report(self):
-        """Tells the driver how much is here, while it grows."""
+        """Tells the controller how much is here, while it grows."""
         while True:
             time.sleep(BEAT / 2.0)
             for copy in list(self.copies.values()):
@@ -299,7 +299,7 @@ class Relay:
         return {}
 
     def fetch_all(self, copy, order):
-        """Receives a file from a parent, and tells the driver how that ended."""
+        """Receives a file from a parent, and tells the controller how that ended."""
         why, wrong, local = "", False, False
         try:
             if not copy.whole():
@@ -353,7 +353,7 @@ class Relay:
         return {}
 
     def watch(self, order):
-        """Follows the file that the driver sends."""
+        """Follows the file that the controller sends."""
         start(self.follow, self.copy(order))
         return {}
 

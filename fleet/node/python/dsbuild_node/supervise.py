@@ -20,7 +20,7 @@ import threading
 import time
 
 from dsbuild_node.agent import SIGNALS, Orders, answer, say
-from dsbuild_node.driver import REQUEST
+from dsbuild_node.controller import REQUEST
 
 TICK = 0.1  # between two looks at processes and files
 BLOCK = 1 << 16
@@ -182,7 +182,7 @@ class JobHere:
         self.killed = False
         self.scan_at = self.look_at = 0
 
-    # Messages to the driver go through a queue: if the driver does not read them, processes are
+    # Messages to the controller go through a queue: if the controller does not read them, processes are
     # ended all the same.
 
     def tell(self, message):

@@ -3,7 +3,7 @@ itself runs this program."""
 import os
 import shutil
 
-from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.interpreter import LIST, altered_python, list_tree, tree_of
 
 

@@ -1,4 +1,4 @@
-"""What the driver told this program, and the messages to it. Every program is a module of this package
+"""What the controller told this program, and the messages to it. Every program is a module of this package
 with a function main. They run on Python 3.8 and later; much older ones can parse the probe.
 
 The program that starts here has no file: modules come from memory (boot in program.go)."""
@@ -11,7 +11,7 @@ REQUEST = {}  # filled before any other module is imported
 
 
 def run(told):
-    """Runs the program that the driver asks for."""
+    """Runs the program that the controller asks for."""
     global MARK
     told = json.loads(json.loads(told.decode("utf-8")[len("MARK\n"):]))
     MARK = told["mark"]

@@ -39,7 +39,7 @@ func fullDisk(t *testing.T) string {
 
 // What goes wrong on the machine that drives must not hide how the nodes are, and
 // cannot pass for success.
-func TestFaultsOfTheDriver(t *testing.T) {
+func TestFaultsOfTheController(t *testing.T) {
 	t.Parallel()
 	f := newFaultFleet(t, nodes.Options{Count: 1, QuickPip: true}, 1<<20)
 	t.Run("report on a full disk", func(t *testing.T) { f.reportOnFullDisk(t) })
