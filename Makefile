@@ -59,7 +59,7 @@ install: build ## install dsbuild, its manual pages and completions into PREFIX 
 	bin/dsbuild completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_dsbuild
 	bin/dsbuild completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/dsbuild.fish
 
-cross: ## compile bin/dsbuild-OS-ARCH for every system on which dsbuild runs
+cross: ## compile bin/dsbuild-OS-ARCH for every supported platform
 	@for t in $(PLATFORMS); do echo "==> $$t"; \
 	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build $(FLAGS) -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
 
@@ -72,10 +72,10 @@ quickstart: modules ## build a real wheel for every GPU and deploy it to three l
 	@echo "==> compiling quickstart (the first time it takes a minute)"
 	@cd ci && $(GO) run ./quickstart # it writes elsewhere if this folder is read-only
 
-nodes: modules ## start the three local nodes of quickstart, which stay: for the commands of the pages
+nodes: modules ## start the three local nodes of quickstart and keep them running, for the commands in the docs
 	@cd ci && $(GO) run ./quickstart start
 
-nodes-stop: ## stop them; their files stay
+nodes-stop: ## stop these nodes and keep their files
 	@cd ci && $(GO) run ./quickstart stop
 
 # Check the sources: format and vet.
@@ -93,7 +93,7 @@ check: build source ## before each commit, in about 3 minutes: build, vet, forma
 race: modules ## the short tests with Go's race detector; the last line is the share of statements that they run
 	mkdir -p bin && CI= $(GO) test -race -short -coverprofile=bin/coverage ./... && $(GO) tool cover -func=bin/coverage | tail -n 1
 
-packages-lock: bin/ci/packagelock ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
+packages-lock: bin/ci/packagelock ## re-resolve the Python packages of all toolchains on PyPI: dockerfiles/packages.lock
 	bin/ci/packagelock
 
 test: build bin/ci/engine ## what CI runs: real engine, real wheel, real nodes (without an engine, the tests that need none); or PART=fleet, remote, rest
@@ -124,7 +124,7 @@ lint: ## compile golangci-lint (once, some minutes) and run it
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
 	cd ci && $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
 
-vulncheck: ## look for known vulnerabilities in what the program calls (the list comes from vuln.go.dev)
+vulncheck: ## check the code that the program calls for known vulnerabilities (vuln.go.dev)
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/dsbuild
 
 engine: bin/ci/engine ## start dsbuild's own Dagger engine (root, Debian 12 or 13)
@@ -133,7 +133,7 @@ engine: bin/ci/engine ## start dsbuild's own Dagger engine (root, Debian 12 or 1
 engine-stop: bin/ci/engine ## stop it; its cache stays
 	bin/ci/engine down
 
-clean: ## remove the files that make built in this folder
+clean: ## remove the files that make built
 	rm -rf bin dist .test
 
 clean-caches: engine-stop ## remove the engine, the store and the test nodes too

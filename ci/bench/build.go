@@ -110,7 +110,7 @@ func (builds wheelBuilds) buildWheel(ctx context.Context, args ...string) (built
 	fmt.Fprintf(builds.log, "\n$ %s\n", line)
 	took, err := measureCommand(ctx, builds.site.dir, builds.siteEnv(), io.MultiWriter(&out, builds.log), line+" 2>build.err || { s=$?; cat build.err; exit $s; }")
 	if err == nil && took.Status != 0 {
-		err = fmt.Errorf("it ended with status %d; its output is in %s", took.Status, builds.log.Name())
+		err = fmt.Errorf("exited with status %d; output: %s", took.Status, builds.log.Name())
 	}
 	if err != nil {
 		return built{}, fmt.Errorf("%s: %w", line, err)
@@ -190,7 +190,7 @@ func (builds wheelBuilds) buildByStockRecipe(ctx context.Context, ops string) (b
 	}
 	wheels, _ := filepath.Glob(filepath.Join(tree, "dist", "*.whl")) // a bad pattern finds none
 	if took.Status != 0 || len(wheels) != 1 {
-		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; its output is in %s", took.Status, len(wheels), builds.log.Name())
+		return built{}, fmt.Errorf("the stock recipe exited with status %d and built %d wheels; output: %s", took.Status, len(wheels), builds.log.Name())
 	}
 	info, err := os.Stat(wheels[0])
 	if err != nil {

@@ -124,7 +124,7 @@ func (races fleetRaces) emptyHomes() error {
 func (races fleetRaces) mustRun(n int, wheel string) error {
 	for _, node := range races.fleet.Nodes[:n] {
 		if found, ok := runs(node, wheel); !ok {
-			return fmt.Errorf("%s has %v, not that of %s", node.Name, found, wheel)
+			return fmt.Errorf("%s has %v, but %s was expected", node.Name, found, wheel)
 		}
 	}
 	return nil

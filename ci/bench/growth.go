@@ -64,7 +64,7 @@ func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	run := func(command string) (cost, error) {
 		c, err := measureCommand(ctx, ws.dir, ws.commandEnv(), ws.log, fmt.Sprintf("dsbuild %s %s --wheel %s --verify files", command, list, wheel))
 		if err == nil && c.Status != 0 {
-			err = fmt.Errorf("dsbuild %s ended with status %d; its output is in %s", command, c.Status, ws.log.Name())
+			err = fmt.Errorf("dsbuild %s exited with status %d; output: %s", command, c.Status, ws.log.Name())
 		}
 		return c, err
 	}

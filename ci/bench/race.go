@@ -96,7 +96,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 		return sample{}, err
 	}
 	if took.Status != 0 {
-		return sample{}, fmt.Errorf("it ended with status %d; its output is in %s", took.Status, races.log.Name())
+		return sample{}, fmt.Errorf("exited with status %d; output: %s", took.Status, races.log.Name())
 	}
 	s := sample{took, (end - begin).Seconds()}
 	if r.after != nil {

@@ -96,7 +96,7 @@ func (races *relayRaces) measureSizes(ctx context.Context) (string, error) {
 	for _, n := range relaySizes() {
 		took, sent, err := races.pass(ctx, n)
 		if err == nil && took.Status != 0 {
-			err = fmt.Errorf("%d nodes: it ended with status %d; its output is in %s", n, took.Status, races.log.Name())
+			err = fmt.Errorf("%d nodes: exited with status %d; output: %s", n, took.Status, races.log.Name())
 		}
 		if err == nil {
 			err = races.mustHaveFile(passedFile, races.fleet.Nodes[:n])

@@ -51,7 +51,7 @@ func (races fleetRaces) compareVerifications(ctx context.Context) (string, error
 	}
 	return strings.Join([]string{
 		rank.String(),
-		"dsbuild reads every file of DeepSpeed on each node and compares it with RECORD and with the other nodes, compares the byte code with that of the wheel, and asks for torch, CUDA, GPUs, driver and the rest besides; " +
+		"dsbuild reads every file of DeepSpeed on each node and compares it with RECORD and with the other nodes, compares the byte code with the wheel's, and asks for torch, CUDA, GPUs, driver and the rest besides; " +
 			"the others ask for the version alone, or do nothing (true).\n",
 		races.listTools(),
 	}, "\n"), nil
@@ -61,7 +61,7 @@ func (races fleetRaces) compareVerifications(ctx context.Context) (string, error
 func (races fleetRaces) deployWheel(ctx context.Context, wheel, limit string) error {
 	c, err := measureCommand(ctx, races.dir, races.commandEnv(), races.log, fmt.Sprintf("dsbuild deploy nodes/inventory.yaml --limit '%s' --verify files --wheel %s", limit, wheel))
 	if err == nil && c.Status != 0 {
-		err = fmt.Errorf("dsbuild deploy ended with status %d; its output is in %s", c.Status, races.log.Name())
+		err = fmt.Errorf("dsbuild deploy exited with status %d; output: %s", c.Status, races.log.Name())
 	}
 	return err
 }

@@ -36,7 +36,7 @@ func checkHost(osRelease string) error {
 	r := parseRelease(osRelease)
 	if r["ID"] != "debian" || (r["VERSION_ID"] != "12" && r["VERSION_ID"] != "13") {
 		return fault.WithHint(fmt.Errorf("dsbuild's own engine runs on Debian 12 and 13 only, this is %q", r["PRETTY_NAME"]),
-			"use an engine of your own (--engine ADDR, Docker, Podman) or --builder host")
+			"use another engine (--engine ADDR, Docker, Podman) or --builder host")
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free
 		return err
 	}
 	if err := l.removeTemporary(); err != nil {
-		return fault.WithHint(err, "unmount it, then try again")
+		return fault.WithHint(err, "unmount it, then retry")
 	}
 	if err := hostPackages(ctx, con); err != nil {
 		return err

@@ -30,19 +30,19 @@ const usage = `usage: enginectl check|ensure|up|start|down|status
        enginectl base SUITE
        enginectl image FILE
 
-  check   say which engine ensure would use, and change nothing; exit 3 where
-          none can be had: then wheels are built without (--builder host)
-  ensure  bring an engine up and say which it is: one that answers, one in a
-          container, else do what up does; exit 3 where none can be had
+  check   report which engine ensure would use, without changing anything; exits
+          3 if there is none: build without an engine (--builder host)
+  ensure  make an engine available and report which: a running one, a container,
+          or dsbuild's own, as up does; exits 3 if that is impossible
   up      install what is missing or outdated, then start the engine
-  start   start an installed engine; nothing is installed
-  down    stop the engine; its cache is kept
-  status  one line about it; exit 0 when it runs, 1 otherwise
-  base    print the root file system tar of a Debian or Ubuntu release from
-          which workloads start; one that is missing is made: bookworm,
-          bullseye, trixie, bionic, jammy, noble, resolute
-  image   write the installed engine as an image that docker, podman and nerdctl
-          load; needs a checkout of dsbuild
+  start   start an installed engine without installing anything
+  down    stop the engine and keep its cache
+  status  print one line about the engine; exits 0 if it runs, 1 otherwise
+  base    print the root file system tar of a Debian or Ubuntu release, created
+          if it is missing: bookworm, bullseye, trixie, bionic, jammy, noble,
+          resolute
+  image   write the installed engine as an image for docker, podman and nerdctl;
+          needs a checkout of dsbuild
 `
 
 // errQuiet makes the program exit 1 with nothing more to say.

@@ -113,7 +113,7 @@ func goHint(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return fault.WithHint(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); what was compiled is kept, so try again")
+	return fault.WithHint(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); then retry: what was compiled is kept")
 }
 
 // output collects the output of a running command.

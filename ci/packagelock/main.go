@@ -26,7 +26,7 @@ import (
 const atOnce = 4
 
 func main() {
-	upgrade := flag.Bool("upgrade", false, "take the newest releases, whatever the lock has")
+	upgrade := flag.Bool("upgrade", false, "use the newest releases, regardless of the lock")
 	out := flag.String("o", filepath.Join("dockerfiles", dockerfiles.LockName), "the `FILE` to write")
 	flag.Parse()
 	if err := run(context.Background(), *upgrade, *out); err != nil {

@@ -144,7 +144,7 @@ func (m machine) buildWheel(ctx context.Context) (string, error) {
 	if !m.engine || m.python != nodePythons()[0] {
 		args = append(args, "--python", m.python)
 	}
-	printStep("a wheel for every GPU, every torch from 2.10 on and every Python: dsbuild %s", strings.Join(args, " "))
+	printStep("a wheel for every GPU, torch 2.10 or newer and every Python: dsbuild %s", strings.Join(args, " "))
 	var out bytes.Buffer
 	if err := runChild(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
 		return "", err

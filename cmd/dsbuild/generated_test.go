@@ -147,7 +147,7 @@ const variables = "| variable | means |\n|---|---|\n" +
 
 // ownFiles is the table of the files that dsbuild keeps.
 func ownFiles() string {
-	return "On the machine that runs dsbuild:\n\n| folder | what |\n|---|---|\n" +
+	return "On the control node:\n\n| folder | what |\n|---|---|\n" +
 		"| `~/.cache/dsbuild/wheels` | finished wheels, by the digest of their plans |\n" +
 		"| `~/.cache/dsbuild/sums` | SHA-256 of the files of environments |\n" +
 		"| `~/.cache/dsbuild/env`, `~/.cache/dsbuild/pip` | wheels of environments; pip for nodes without one |\n" +

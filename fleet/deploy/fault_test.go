@@ -298,7 +298,7 @@ func TestInterruptDuringInstallPutsTheOldVersionBack(t *testing.T) {
 	}
 }
 
-func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
+func TestNodePutsItselfBackWhenTheControllerIsGone(t *testing.T) {
 	t.Parallel()
 	e, opt, s := withOld(t)
 	// OpenSSH leaves programs running when a connection breaks; the test's

@@ -31,7 +31,7 @@ var faultTests = [][2]string{
 	{"its power is cut", "TestKilledAgentLeavesTheOldOrTheNewVersion TestFullFaultsPowerCut"},
 	{"a command of the wheel, or its file in a shared folder, is half installed", "TestKilledAgentLeavesTheOldOrTheNewVersion TestCommandsArePutBack TestFoldersOfOthersStay"},
 	{"two deploys at once", "TestFaultsOfAFleet TestHungPipAndWhoWaitsForIt TestAnotherDeployBetweenProbeAndLock TestFullFaultsTwoDeploys"},
-	{"the machine that runs dsbuild cannot write the report, the output or its cache", "TestFaultsOfTheController"},
+	{"the control node cannot write the report, the output or its cache", "TestFaultsOfTheController"},
 	{"the node's clock is wrong", "TestNodesWithWrongClocks"},
 }
 

@@ -8,7 +8,7 @@
 // The node itself decides where the decision needs its Python or its other files: whether an import
 // finds this DeepSpeed, which byte code is not that of its module, whose code is in DeepSpeed's folder,
 // which links to folders are there, whether a wheel that dsbuild installed with DeepSpeed was changed
-// (inspect_files.py), and which ops do not load (load_ops.py). The machine that runs dsbuild decides the
+// (inspect_files.py), and which ops do not load (load_ops.py). The control node decides the
 // rest: which files differ from RECORD (files.go), from the wheel or from the other nodes (compare.go).
 package verify
 

@@ -1,6 +1,6 @@
 // Package signing lets a team say which wheels its nodes accept: dsbuild signs the provenance
 // statement beside a wheel with an SSH key (the format of ssh-keygen -Y), and a policy names the
-// trusted signers and what a statement must say. The machine that runs dsbuild judges a wheel before
+// trusted signers and what a statement must say. The control node judges a wheel before
 // it sends it, and what a node tells of its files before a rollback.
 package signing
 

@@ -103,7 +103,7 @@ def probe(op):
     wanted = "2/2 4 6, 2 of 2/2 4 6, absent, 0.5, -1099511627776, 1, \u00e9"
     if told != wanted:
         raise Refused(
-            op, f"does not work with torch {torch.__version__}, whose stable ABI is not the one of torch {TORCH}: it got {told!r} for {wanted!r}",
+            op, f"does not work with torch {torch.__version__}, whose stable ABI differs from torch {TORCH}'s: got {told!r}, want {wanted!r}",
             "report it, with this torch and the wheel's name; meanwhile use a DeepSpeed built for this torch (dsbuild wheel --abi torch)",
         )
 
