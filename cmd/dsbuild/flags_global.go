@@ -98,7 +98,7 @@ type parsedValue[T any] struct {
 	parse func(string) (T, error)
 }
 
-// parsedVar declares a flag with a value that parse returns. An error of parse says what the flag takes: want ....
+// parsedVar declares a flag with a value that parse returns. An error of parse begins with "want".
 func parsedVar[T any](flags *pflag.FlagSet, p *T, name, value, kind string, parse func(string) (T, error), usage string) {
 	v := &parsedValue[T]{p, kind, value, parse}
 	if value != "" {
