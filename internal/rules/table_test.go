@@ -227,6 +227,12 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "a temporary directory does not depend on its contents",
 		},
 		{
+			Folder: "internal/filelock",
+			Deny:   []string{Module},
+			Allow:  ours("internal/filelock"),
+			Reason: "a lock does not depend on what it protects",
+		},
+		{
 			Folder: "internal/private",
 			Deny:   []string{Module},
 			Allow:  ours("internal/private"),

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/filelock"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -78,17 +79,15 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 	if !r.entry.isComplete() {
 		r.pruneEnvironments()
 	}
-	unlock, err := waitLock(ctx, r.downloadsDir()+".lock", shared, func() {
-		r.Report.Note("waiting for another build to remove old downloads")
-	})
+	unlock, err := filelock.Take(ctx, r.downloadsDir()+".lock", r.waiting(true, "to remove old downloads"))
 	if err != nil {
 		return err
 	}
 	r.closers = append(r.closers, unlock)
 	lock := r.entry.dir + ".lock"
-	waiting := func() { r.Report.Note("waiting for another build to create the same environment (%s)", lock) }
+	const why = "to create the same environment"
 	for {
-		unlock, err := waitLock(ctx, lock, shared, waiting)
+		unlock, err := filelock.Take(ctx, lock, r.waiting(true, why))
 		if err != nil {
 			return err
 		}
@@ -97,7 +96,7 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 			break
 		}
 		unlock()
-		if unlock, err = waitLock(ctx, lock, alone, waiting); err != nil {
+		if unlock, err = filelock.Take(ctx, lock, r.waiting(false, why)); err != nil {
 			return err
 		}
 		err = r.makeEnvironments(ctx)
@@ -216,7 +215,7 @@ func (r *run) installUV(ctx context.Context) error {
 	if r.fittingUV(ctx) {
 		return nil
 	}
-	unlock, err := waitLock(ctx, dir+".lock", alone, func() { r.Report.Note("waiting for another build to install uv") })
+	unlock, err := filelock.Take(ctx, dir+".lock", r.waiting(false, "to install uv"))
 	if err != nil {
 		return err
 	}
@@ -287,9 +286,16 @@ func (r *run) pruneEnvironments() {
 	}
 }
 
+// waiting returns the options of a lock that another build may hold: the user is told once what the build waits for.
+func (r *run) waiting(shared bool, why string) filelock.Options {
+	return filelock.Options{Shared: shared, Wait: buildWait, Waiting: func(holder string) {
+		r.Report.Note("waiting for another build %s: %s", why, holder)
+	}}
+}
+
 // removeUnused removes a directory unless a build holds its lock.
 func (r *run) removeUnused(dir string) {
-	unlock, err := tryLock(dir+".lock", alone)
+	unlock, err := filelock.Take(context.Background(), dir+".lock", filelock.Options{})
 	if err != nil {
 		return
 	}

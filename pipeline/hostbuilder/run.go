@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/dsbuild/dsbuild/internal/filelock"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -74,7 +76,7 @@ func (r *run) siteFile() string { return filepath.Join(r.dir, "site") }
 // ownDir makes the run's directory and locks it for as long as the run lives. It removes the
 // directories of runs that were killed. It is removed with the run.
 func (r *run) ownDir(ctx context.Context) error {
-	unlock, err := waitLock(ctx, filepath.Join(r.opt.Dir, "runs.lock"), alone, func() {})
+	unlock, err := filelock.Take(ctx, filepath.Join(r.opt.Dir, "runs.lock"), filelock.Options{Wait: buildWait})
 	if err != nil {
 		return err
 	}
@@ -82,7 +84,7 @@ func (r *run) ownDir(ctx context.Context) error {
 	left, _ := fs.Glob(os.DirFS(r.opt.Dir), runPrefix+"*/"+lockName) // the pattern is right
 	for _, lock := range left {
 		lock = filepath.Join(r.opt.Dir, lock)
-		if unlock, err := tryLock(lock, alone); err == nil {
+		if unlock, err := filelock.Take(ctx, lock, filelock.Options{}); err == nil {
 			_ = scratch.RemoveAll(filepath.Dir(lock)) // the next run tries again
 			unlock()
 		}
@@ -95,12 +97,15 @@ func (r *run) ownDir(ctx context.Context) error {
 	if r.dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	held, err := tryLock(filepath.Join(r.dir, lockName), alone)
+	held, err := filelock.Take(ctx, filepath.Join(r.dir, lockName), filelock.Options{})
 	if err == nil {
 		r.closers = append(r.closers, held)
 	}
 	return err
 }
+
+// buildWait is how long a build waits for another one on this machine.
+const buildWait = 3 * time.Hour
 
 // Names in the builder's directory and in a run's.
 const (

@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
@@ -20,9 +19,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/filelock"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -120,17 +118,11 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := wheel.RequireRegular(lockFile); err != nil {
 		return nil, err
 	}
-	lock := flock.New(lockFile)
-	if _, err := lock.TryLockContext(ctx, 100*time.Millisecond); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		if errors.Is(err, fs.ErrPermission) {
-			return nil, notWritable(dir, err)
-		}
-		return nil, fmt.Errorf("the lock of %s: %w", dir, err)
+	release, err := filelock.Take(ctx, lockFile, filelock.Options{Wait: time.Hour})
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, notWritable(dir, err)
 	}
-	return func() { _ = lock.Close() }, nil // the system releases it, too
+	return release, err
 }
 
 // sortedWheel is a wheel with its index.

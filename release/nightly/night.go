@@ -13,14 +13,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/filelock"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/release/index"
@@ -81,7 +78,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	release, err := lockFolder(opt.Dir, opt.Now())
+	release, err := lockFolder(ctx, opt.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -108,25 +105,14 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	return n.report, n.report.Err()
 }
 
-// lockFolder makes this the only night in the folder. The lock holds as long as the process lives. Its
-// holder is named in a file beside it, because Windows lets nobody read or write a locked file.
-func lockFolder(dir string, now time.Time) (release func(), err error) {
-	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
-	holder := filepath.Join(dir, holderName)
-	got, err := l.TryLock()
-	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", l.Path(), err)
-	}
-	if !got {
-		who, _ := os.ReadFile(holder) // human-readable
-		err := fmt.Errorf("%s is in use by another dsbuild nightly (%s)", dir, strings.TrimSpace(string(who)))
+// lockFolder makes this the only night in the directory for as long as the process lives.
+func lockFolder(ctx context.Context, dir string) (release func(), err error) {
+	release, err = filelock.Take(ctx, filepath.Join(dir, lockName), filelock.Options{})
+	if held := (*filelock.HeldError)(nil); errors.As(err, &held) {
+		err = fmt.Errorf("%s is in use by another dsbuild nightly: %s", dir, held.Holder)
 		return nil, fault.WithHint(err, "wait until it completes, or set a different dir for each configuration")
 	}
-	who := fmt.Sprintf("process %d, since %s\n", os.Getpid(), now.Format(time.RFC3339))
-	if err := atomicfile.Write(holder, strings.NewReader(who), 0o644); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return func() { _ = l.Close() }, nil
+	return release, err
 }
 
 // begin starts a night, or goes on with one that did not end, and lists its wheels.

@@ -24,7 +24,6 @@ import (
 // The names in the folder of a nightly.
 const (
 	lockName    = "lock"
-	holderName  = "lock.holder"
 	stateName   = "state.json"
 	wheelsName  = "wheels"  // the builds that are kept
 	stagingName = "staging" // where a night's builds are put first
