@@ -205,7 +205,7 @@ func TestStableLoaderProbes(t *testing.T) {
 	dir := stableOp(t)
 	for _, told := range []string{"", "2/2 4 6, 2 of 2/2 4 6, absent, 0.5, 0, 1, \u00e9"} {
 		got := pythonTest(t, dir, loads+"print(refused(op))", "PROBE="+told)
-		if want := "Refused: DeepSpeed's op x does not work with torch 2.15.0+cu132, whose stable ABI is not the one of torch 2.10: it got '"; !strings.HasPrefix(got, want) || !strings.Contains(got, "\nhint: report it") {
+		if want := "Refused: DeepSpeed's op x does not work with torch 2.15.0+cu132, whose stable ABI differs from torch 2.10's: got '"; !strings.HasPrefix(got, want) || !strings.Contains(got, "\nhint: report it") {
 			t.Errorf("%q: %s\nwant %s", told, got, want)
 		}
 	}

@@ -49,7 +49,7 @@ func TestBaseIsMadeOnce(t *testing.T) {
 	if tar := b.There("trixie"); tar != want {
 		t.Errorf("%q", tar)
 	}
-	if strings.Count(noted.String(), "making the base of trixie") != 1 {
+	if strings.Count(noted.String(), "creating the base for trixie") != 1 {
 		t.Errorf("noted %q", noted)
 	}
 }
@@ -76,11 +76,11 @@ func TestNoBase(t *testing.T) {
 
 func TestBaseCannotBeMade(t *testing.T) {
 	for script, want := range map[string][2]string{
-		"echo '0.0s base' >&2; echo 'error: no disk' >&2; echo ' at all' >&2; echo 'hint: free some' >&2; exit 1": {"base of trixie: no disk\n at all", "free some"},
-		"echo 'error: no disk' >&2; exit 1":          {"base of trixie: no disk", ""},
-		"echo 'usage: enginectl ensure' >&2; exit 2": {"an older dsbuild made", "make engine"},
+		"echo '0.0s base' >&2; echo 'error: no disk' >&2; echo ' at all' >&2; echo 'hint: free some' >&2; exit 1": {"base for trixie: no disk\n at all", "free some"},
+		"echo 'error: no disk' >&2; exit 1":          {"base for trixie: no disk", ""},
+		"echo 'usage: enginectl ensure' >&2; exit 2": {"from an older dsbuild", "make engine"},
 		"echo oops >&2; exit 3":                      {"exit status 3: oops", ""},
-		"exit 0":                                     {"base of trixie", ""},
+		"exit 0":                                     {"base for trixie", ""},
 	} {
 		b, _ := bases(t, script)
 		tar, err := b.Get(t.Context(), "trixie")

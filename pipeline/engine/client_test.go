@@ -85,18 +85,18 @@ func TestExplain(t *testing.T) {
 	const crash = "panic: index out of range"
 	for _, c := range []struct{ address, said, want string }{
 		{"", `Get "https://dl.dagger.io/x": no such host`, CLIVariable},
-		{"image+podman://r/e:1", "failed to unpack: operation not permitted", "podman that runs as root"},
+		{"image+podman://r/e:1", "failed to unpack: operation not permitted", "use podman as root"},
 		{"image+docker://r/e:1", "incompatible engine version v0.18.3", "docker rm -fv dagger-engine-1 && docker rmi r/e:1"},
 		{"image+docker://" + Image, "incompatible engine version v0.18.3", "docker rm -fv dagger-engine-" + Version + " && docker rmi " + Image},
-		{"container+podman://mine", "incompatible engine version v0.18.3", "the container mine runs"},
+		{"container+podman://mine", "incompatible engine version v0.18.3", "container mine runs"},
 		{"tcp://host:1", "incompatible engine version v0.18.10", ""},
 		{"container+nerdctl://mine", "mkdir /var/lib/x: no space left on device", "nerdctl system prune"},
-		{"image+podman://registry.dagger.io/engine:v9", "registry.dagger.io/engine: no such host", "bring the image registry.dagger.io/engine:v9 here: podman load -i"},
-		{"image+docker://r/e:1", crash, "docker logs dagger-engine-1; to start it again: docker rm -fv dagger-engine-1;"},
+		{"image+podman://registry.dagger.io/engine:v9", "registry.dagger.io/engine: no such host", "load the image registry.dagger.io/engine:v9: podman load -i"},
+		{"image+docker://r/e:1", crash, "docker logs dagger-engine-1; restart it: docker rm -fv dagger-engine-1;"},
 		{"image+docker://localhost:5000/e", crash, "docker logs dagger-engine-latest;"},
 		{"image+docker://r/e:1@sha256:0123456789abcdef0123", crash, "docker logs dagger-engine-0123456789abcdef;"},
 		{"image+docker://r/e:1?container=other", crash, "docker logs other;"},
-		{"container+podman://mine", crash, "podman logs mine; to start it again: podman restart mine;"},
+		{"container+podman://mine", crash, "podman logs mine; restart it: podman restart mine;"},
 	} {
 		got := fault.Hint(Engine{Address: c.address}.Explain(errors.New(c.said), false))
 		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {

@@ -16,9 +16,9 @@ func TestWatch(t *testing.T) {
 		states  []string // at each look; the last one stays
 		want    string
 	}{
-		"restarts":  {"image+docker://r/e:1", []string{"", "running 0", "running 1", "running 3", "restarting 7"}, "the container dagger-engine-1 does not stay up: restarting, 7 restarts"},
+		"restarts":  {"image+docker://r/e:1", []string{"", "running 0", "running 1", "running 3", "restarting 7"}, "container dagger-engine-1 does not stay up: restarting, 7 restarts"},
 		"waits":     {"image+docker://r/e:1", []string{"restarting 9"}, "restarting, 9 restarts"},
-		"has ended": {"container+docker://mine", []string{"exited 0"}, "the container mine does not stay up: exited, 0 restarts"},
+		"has ended": {"container+docker://mine", []string{"exited 0"}, "container mine does not stay up: exited, 0 restarts"},
 		"starts":    {"image+docker://r/e:1", []string{"", "exited 4", "exited 4", "exited 4", "created 4", "running 4"}, ""},
 		"restarted": {"image+docker://r/e:1", []string{"running 4", "restarting 5", "running 5"}, ""},
 		"elsewhere": {"tcp://host:1", nil, ""},

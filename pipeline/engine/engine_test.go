@@ -84,8 +84,8 @@ func TestDaemons(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "client without a daemon (Cannot connect",
 		"exit 1":          "client without a daemon (exit status 1)",
-		"exec sleep 60":   "did not answer within 5s",
-		"sleep 60 & wait": "did not answer within 5s",
+		"exec sleep 60":   "did not respond within 5s",
+		"sleep 60 & wait": "did not respond within 5s",
 		"echo 28.2":       "",
 	} {
 		t.Run(script, func(t *testing.T) {

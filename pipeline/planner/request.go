@@ -89,7 +89,7 @@ func Set(r *wheel.Request, key, text string) error {
 			return wrongValue(key, text, "want x86_64 or aarch64", lineerr.DidYouMean(text, machines))
 		}
 		if r.CPU = cmp.Or(r.CPU, wheel.DefaultCPU(text)); r.CPU.Machine() != text {
-			return requestError("leave --machine out",
+			return requestError("omit --machine",
 				"--cpu %s is a level of %s, but --machine is %s", r.CPU, r.CPU.Machine(), text)
 		}
 	case "abi":
@@ -234,8 +234,8 @@ func followable(fix string, asked, r wheel.Request, givenPython bool) string {
 		return ""
 	case asked.Torch != r.Torch && !givenPython:
 		instead := "pass --cuda " + r.CUDA + " instead of --torch " + asked.Torch
-		fix = strings.Replace(fix, "leave --torch "+r.Torch+" out", instead, 1)
-		fix = strings.Replace(fix, "leave --cuda "+r.CUDA+" out", "give --torch "+r.Torch, 1)
+		fix = strings.Replace(fix, "omit --torch "+r.Torch, instead, 1)
+		fix = strings.Replace(fix, "omit --cuda "+r.CUDA, "pass --torch "+r.Torch, 1)
 	}
 	return fix
 }

@@ -50,7 +50,7 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"torch of pip":     {[]string{"torch torch==2.7.1"}, "invalid value \"torch==2.7.1\" for --torch: want X.Y or X.Y.Z", "did you mean 2.7.1?"},
 		"torch, any patch": {[]string{"torch 2.7.*"}, "invalid value \"2.7.*\" for --torch: want", "did you mean 2.7?"},
 		"torch, nightly":   {[]string{"torch nightly"}, "with --env PYTHON: the environment's", ""},
-		"torch, two CUDAs": {[]string{"torch 2.5.1+cu121", "cuda 12.4"}, "--torch 2.5.1+cu121 is for CUDA 12.1, but --cuda is 12.4", "leave --cuda out"},
+		"torch, two CUDAs": {[]string{"torch 2.5.1+cu121", "cuda 12.4"}, "--torch 2.5.1+cu121 is for CUDA 12.1, but --cuda is 12.4", "omit --cuda"},
 		"GPU, blanks":      {[]string{"gpu  , "}, "--gpu: no GPU given", ""},
 		"GPU of two words": {[]string{"arch RTX 4090"}, "RTX 4090", `did you mean --gpu "RTX 4090"?`},
 		"CUDA, digits":     {[]string{"cuda 128"}, "invalid value \"128\" for --cuda: want X or X.Y", "did you mean 12.8?"},
@@ -60,11 +60,11 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"glibc":            {[]string{"target-glibc old"}, "invalid value \"old\" for --target-glibc: want X.Y", ""},
 		"driver":           {[]string{"min-driver x"}, "invalid value \"x\" for --min-driver: want a version, as nvidia-smi prints it", ""},
 		"machine":          {[]string{"machine arm64"}, "invalid value \"arm64\" for --machine: want x86_64 or aarch64", ""},
-		"two machines":     {[]string{"machine aarch64", "cpu x86-64-v3"}, "--cpu x86-64-v3 is a level of x86_64, but --machine is aarch64", "leave --machine out"},
+		"two machines":     {[]string{"machine aarch64", "cpu x86-64-v3"}, "--cpu x86-64-v3 is a level of x86_64, but --machine is aarch64", "omit --machine"},
 		"no ops":           {[]string{"ops ,"}, "--ops: no operator given", ""},
-		"GPU all and more": {[]string{"gpu all,A100"}, "--gpu all is every GPU: give it alone", ""},
-		"GPU more and all": {[]string{"gpu A100", "gpu all"}, "--gpu all is every GPU: give it alone", ""},
-		"GPU all and arch": {[]string{"gpu all", "arch 8.0"}, "--gpu all is every GPU: give it alone", ""},
+		"GPU all and more": {[]string{"gpu all,A100"}, "--gpu all cannot be combined", ""},
+		"GPU more and all": {[]string{"gpu A100", "gpu all"}, "--gpu all cannot be combined", ""},
+		"GPU all and arch": {[]string{"gpu all", "arch 8.0"}, "--gpu all cannot be combined", ""},
 	} {
 		_, err := requestOf(c.lines...)
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || fault.ExitCode(err) != 2 {
@@ -86,9 +86,9 @@ func TestFileText(t *testing.T) {
 	for err, want := range map[error][2]string{
 		wrong: {`invalid value "torch==2.7.1" for torch: want X.Y or X.Y.Z (default: the newest compatible release`, "did you mean 2.7.1?"},
 		arch:  {`arch "A100": not a compute capability`, "did you mean gpu: A100?"},
-		cpu:   {"cpu: x86-64-v3 is a level of x86_64, and machine: says aarch64", "leave machine: out"},
+		cpu:   {"cpu: x86-64-v3 is a level of x86_64, but machine: is aarch64", "omit machine:"},
 
-		tables.CheckGPU("A10O"): {`GPU "A10O" is not in the tables`, "did you mean A100?"},
+		tables.CheckGPU("A10O"): {`GPU "A10O" is not in dsbuild's tables`, "did you mean A100?"},
 	} {
 		if text, hint := FileText(err); !strings.HasPrefix(text, want[0]) || !strings.Contains(hint, want[1]) {
 			t.Errorf("%v: %q, hint %q", err, text, hint)

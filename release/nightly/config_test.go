@@ -91,7 +91,7 @@ func TestMistakes(t *testing.T) {
 		"notify: []":                           "add at least one entry",
 		"keep: 0":                              "nightly.yaml:1:7: keep must be a number of builds",
 		"index: s3://wheels":                   "nightly.yaml:1:8: the index must be a local directory",
-		"index: {dir: a, url: wheels}":         "nightly.yaml:1:22: url under index: must be an address such as",
+		"index: {dir: a, url: wheels}":         "nightly.yaml:1:22: url under index: must be a URL such as",
 		"sources: []":                          "sources is empty",
 		"sources: [nigh]":                      "unknown source \"nigh\": want release or main",
 		"sources: [{name: x}]":                 "a source requires name and deepspeed",
