@@ -241,7 +241,7 @@ func followable(fix string, asked, r wheel.Request, givenPython bool) string {
 }
 
 // notOfEnv matches changes of what --env decides.
-var notOfEnv = regexp.MustCompile(`^(leave --(torch|cuda|python) |give )`)
+var notOfEnv = regexp.MustCompile(`^(omit --(torch|cuda|python) |pass )`)
 
 // torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.
 var torchForCUDA = regexp.MustCompile(`^([0-9.]+)\+cu(?:da)?([0-9]{2})\.?([0-9])$`)
