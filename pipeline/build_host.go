@@ -17,7 +17,7 @@ import (
 
 // InspectScript is the name of the script that lists the tools of a build environment.
 // ParseBuildHost reads its output.
-const InspectScript = "look.sh"
+const InspectScript = "inspect.sh"
 
 // InspectText returns the text of InspectScript.
 func InspectText() (string, error) {

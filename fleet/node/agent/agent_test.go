@@ -69,7 +69,7 @@ import signal
 import sys
 import time
 
-from dsbuild_node.agent import Orders, answer, say, serve
+from dsbuild_node.agent import Orders, answer, send, serve
 from dsbuild_node.controller import REQUEST
 
 
@@ -101,7 +101,7 @@ def stay(order):
 
 DO = {
     "add": lambda order: order["a"] + order["b"],
-    "tell": lambda order: [say(m) for m in order["messages"]] and None,
+    "tell": lambda order: [send(m) for m in order["messages"]] and None,
     "print": lambda order: os.write(1, b"x" * order["bytes"]) and None,
     "leave": leave,
     "fail": fail,

@@ -20,7 +20,7 @@ class Gone(Exception):
     """The controller is gone, or no longer wants the result of an order."""
 
 
-def say(message):
+def send(message):
     """Sends a message, from any thread."""
     with speaking:
         emit(message)
@@ -37,7 +37,7 @@ def answer(number, do, describe):
         if failed is None:
             raise
         message.update(failed)
-    say(message)
+    send(message)
 
 
 def serve(take, verbs, describe):

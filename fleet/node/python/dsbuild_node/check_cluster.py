@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 
-from dsbuild_node.agent import SIGNALS, Orders, answer, say, serve
+from dsbuild_node.agent import SIGNALS, Orders, answer, send, serve
 from dsbuild_node.controller import REQUEST, source_of
 from dsbuild_node.files import NETWORK, text
 
@@ -27,7 +27,7 @@ CALLERS = 4096  # connections at the same time, if this program may have as many
 PAYLOAD = 32 << 10  # more than a packet, to find a path that loses large packets
 
 children = []  # processes that were started, each the first of its session
-litter = []  # files to be removed
+temp_files = []  # files to be removed
 ending = threading.Lock()
 
 
@@ -39,7 +39,7 @@ def end(status):
             os.killpg(child.pid, signal.SIGKILL)
         except OSError:
             pass
-    for path in list(litter):
+    for path in list(temp_files):
         try:
             os.unlink(path)
         except OSError:
@@ -203,7 +203,7 @@ def try_write(folder, keep=""):
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except OSError as e:
         return why(e)
-    litter.append(path)
+    temp_files.append(path)
     reason = ""
     try:
         if os.write(fd, b"\0" * 65536) < 65536:
@@ -216,7 +216,7 @@ def try_write(folder, keep=""):
         reason = reason or why(e)
     if not keep:
         os.unlink(path)
-        litter.remove(path)
+        temp_files.remove(path)
     return reason
 
 
@@ -608,13 +608,13 @@ class Ranks:
                 self.heard[rank] = time.monotonic()
                 told = json.loads(line)
                 if told["stage"] != "alive":
-                    say({"event": dict({"rank": rank, "stage": "", "error": "", "seconds": 0, "latency": 0, "bytes": 0}, **told)})
+                    send({"event": dict({"rank": rank, "stage": "", "error": "", "seconds": 0, "latency": 0, "bytes": 0}, **told)})
         status = child.wait()
         ended.wait(1)
         lines = [l for l in said[0].decode("utf-8", "replace").splitlines() if l.strip()]
         if status:
             how = "killed by signal %d" % -status if status < 0 else "exit status %d" % status
-            say({"event": {"rank": rank, "stage": "failed", "error": "%s (%s)" % (lines[-1], how) if lines else how, "seconds": 0, "latency": 0, "bytes": 0}})
+            send({"event": {"rank": rank, "stage": "failed", "error": "%s (%s)" % (lines[-1], how) if lines else how, "seconds": 0, "latency": 0, "bytes": 0}})
 
     def tell(self, word):
         for child in self.processes.values():

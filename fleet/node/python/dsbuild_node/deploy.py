@@ -26,13 +26,13 @@ from dsbuild_node.accepted import digests_of, forget_signed, kept_answer, refuse
 from dsbuild_node.changes import (
     GONE, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
     start_sync, sweep)
+from dsbuild_node.check import check
 from dsbuild_node.distributions import (
     dist_info, installed, metadata_version, named_infos, normal, noted_extra_wheels, previous, record_sha256, sites)
 from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import content, load_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
-from dsbuild_node.proof import prove
 from dsbuild_node.record import (
     HASHES, compared, file_digest, owners, record_of, record_rows, scripts_folder, unknown_code, walk, written,
     wrong_byte_code)
@@ -739,7 +739,7 @@ def verify_now(request):
     import importlib
 
     importlib.invalidate_caches()
-    return prove(request)
+    return check(request)
 
 
 def before():

@@ -22,8 +22,8 @@ from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.known_files import EarlyInstaller, NotedFiles, note_files
 from dsbuild_node.places import (
-    CURRENT, FILES, HOME, NOTE, PLACE, PREVIOUS, PYTHONS, ROOT, Whole, mark_of, python_of, site_of, stored, target,
-    told, unsafe, whole_of)
+    CURRENT, FILES, HOME, NOTE, PLACE, PREVIOUS, PYTHONS, ROOT, Whole, describe, mark_of, python_of, site_of, stored,
+    target, unsafe, whole_of)
 from dsbuild_node.record import record_rows, walk
 
 CACHE = os.path.join(HOME, "cache")
@@ -53,7 +53,7 @@ class Environments(Workplace):
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
             raise Failed("another run removed the bundled Python", "wait")
         repaired = self.repair()
-        found = {"current": told(target(CURRENT)), "before": told(target(PREVIOUS)), "repaired": repaired, "run": self.last_run()}
+        found = {"current": describe(target(CURRENT)), "before": describe(target(PREVIOUS)), "repaired": repaired, "run": self.last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[], have=[])
         self.sweep_stored()
@@ -162,7 +162,7 @@ class Environments(Workplace):
         self.noted.link_byte_code(site_of(folder))
         whole = Whole(folder, REQUEST["python"], self.known)
         self.own = whole.own
-        return whole.told()
+        return whole.describe()
 
     def tell_kept(self, _):
         """The DeepSpeed of the environment before, for the controller's judgement."""
@@ -183,7 +183,7 @@ class Environments(Workplace):
         if not name:
             raise Failed("environment %.16s no longer exists" % digest, "wait")
         folder = os.path.join(PLACE, name)
-        whole = Whole(folder).told()
+        whole = Whole(folder).describe()
         if whole["wrong"]:
             raise Failed("environment was modified after installation: %s" % ", ".join(whole["wrong"][:4]), "env-force")
         return dict(whole, name=name, python=python_of(folder))
@@ -295,7 +295,7 @@ class Environments(Workplace):
             raise Failed("no previous environment to roll back to", "one-environment-back")
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
             raise Failed("previous environment changed during the policy check", "one-environment-back")
-        wrong = Whole(os.path.join(PLACE, name)).told()["wrong"]
+        wrong = Whole(os.path.join(PLACE, name)).describe()["wrong"]
         if wrong:
             raise Failed("previous environment was modified: %s" % ", ".join(wrong[:4]))
         self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
@@ -378,7 +378,7 @@ class Environments(Workplace):
             self.sweep_stored()
             if self.recorded or not os.listdir(self.inbox):
                 sweep(self.inbox)  # else the next run continues with the uploads
-        return {"current": told(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
+        return {"current": describe(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
 
 
 def forget_notes_of_uv(folder):

@@ -2,7 +2,7 @@
 import os
 
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.places import CURRENT, HOME, PLACE, PREVIOUS, ROOT, mark_of, stored, target, told, unsafe, whole_of
+from dsbuild_node.places import CURRENT, HOME, PLACE, PREVIOUS, ROOT, describe, mark_of, stored, target, unsafe, whole_of
 from dsbuild_node.probe import free, listed, site_id
 
 
@@ -25,5 +25,5 @@ def follow(_):
     """Runs after the probe has found its facts."""
     danger, (bytes_free, writable) = unsafe(), room()
     emit({"unsafe": danger} if danger else {"looked": {
-        "current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
+        "current": describe(target(CURRENT)), "previous": describe(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
         "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "site": site_id(PLACE)}})

@@ -46,7 +46,7 @@ def mark_of(name):
     return load_json(os.path.join(PLACE, name, NOTE))
 
 
-def told(name):
+def describe(name):
     """An environment in the form for the controller; None if there is none."""
     mark = mark_of(name) if name else None
     if mark is None:
@@ -158,7 +158,7 @@ class Whole:
         sum = hashlib.sha256("".join(sorted(set(lines))).encode("utf-8", "surrogateescape")).hexdigest()
         self.packages[normal(name)] = {"version": version, "digest": sum}
 
-    def told(self):
+    def describe(self):
         """The result in the form for the controller."""
         every = sorted(self.lines + ["%s\0%s\n" % (name, p["digest"]) for name, p in self.packages.items()])
         sum = hashlib.sha256("".join(every).encode("utf-8", "surrogateescape")).hexdigest()

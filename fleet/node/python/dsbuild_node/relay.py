@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 
-from dsbuild_node.agent import Gone, Orders, say, serve
+from dsbuild_node.agent import Gone, Orders, send, serve
 from dsbuild_node.controller import REQUEST
 
 PART = ".part"  # ends the name of a file that is not whole
@@ -280,7 +280,7 @@ class Relay:
             for copy in list(self.copies.values()):
                 if copy.have != copy.told:
                     copy.told = copy.have
-                    say({"id": copy.id, "have": copy.told})
+                    send({"id": copy.id, "have": copy.told})
 
     def add(self, order):
         """Takes part in the relay of a file."""
@@ -314,7 +314,7 @@ class Relay:
         if copy.stopped and why:
             why, wrong, local = copy.stopped, False, False
         copy.told = copy.have
-        say({"id": copy.id, "fetch": order["fetch"], "have": copy.have, "why": why, "wrong": wrong, "local": local})
+        send({"id": copy.id, "fetch": order["fetch"], "have": copy.have, "why": why, "wrong": wrong, "local": local})
 
     def connect(self, copy, order):
         """Connects to the parent. copy.parent is set before the handshake, so that stop ends it."""
@@ -373,7 +373,7 @@ def describe(error):
 
 def main():
     relay, orders = Relay(), Orders()
-    say({"to": 0, "ok": {}})
+    send({"to": 0, "ok": {}})
     try:
         serve(orders.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch", "hold")}, describe)
     except Gone:

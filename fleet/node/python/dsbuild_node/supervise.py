@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 
-from dsbuild_node.agent import SIGNALS, Orders, answer, say
+from dsbuild_node.agent import SIGNALS, Orders, answer, send
 from dsbuild_node.controller import REQUEST
 
 TICK = 0.1  # between two looks at processes and files
@@ -73,7 +73,7 @@ def descendants(found):
     return mine
 
 
-def send(pid, number):
+def send_signal(pid, number):
     try:
         os.kill(pid, number)
     except OSError:
@@ -126,11 +126,11 @@ class Ending:
         now = time.monotonic()
         for pid in alive:
             if now >= self.kill_at:
-                send(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
             elif pid not in self.asked:
                 self.asked.add(pid)
-                send(pid, signal.SIGTERM)
-                send(pid, signal.SIGCONT)
+                send_signal(pid, signal.SIGTERM)
+                send_signal(pid, signal.SIGCONT)
         return not alive or now >= self.give_up_at
 
 
@@ -158,11 +158,11 @@ class Stream:
         return {"out": {"key": str(self.key), "kind": self.kind, "text": self.decoder.decode(raw, final)}}
 
 
-class CannotRun(Exception):
+class StartError(Exception):
     """A reason why the job cannot run here."""
 
 
-class JobHere:
+class Job:
     """The processes of the job on this node."""
 
     def __init__(self, folder):
@@ -194,7 +194,7 @@ class JobHere:
             if message is None:
                 return
             try:
-                say(message)
+                send(message)
             except OSError:
                 pass  # nobody listens any more; standard input tells so, too
 
@@ -261,7 +261,7 @@ class JobHere:
         """Does everything that can fail before the order to begin."""
         why = self.find_obstacle()
         if why is not None:
-            raise CannotRun(why)
+            raise StartError(why)
         os.mkdir(self.logs, 0o700)
         for f in self.spec["files"]:
             with open(os.path.join(self.folder, f["name"]), "w", encoding="utf-8", newline="") as out:
@@ -445,7 +445,7 @@ class JobHere:
 
 
 def describe(error):
-    if isinstance(error, CannotRun):
+    if isinstance(error, StartError):
         return {"failed": str(error)}
     return {"failed": "agent: %s: %s" % (type(error).__name__, error)}
 
@@ -453,7 +453,7 @@ def describe(error):
 def guard(inner, grace):
     """Waits for the other process, and ends the processes that it may have left."""
     for number in SIGNALS:
-        signal.signal(number, lambda *_: send(inner, signal.SIGTERM))
+        signal.signal(number, lambda *_: send_signal(inner, signal.SIGTERM))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     status = None
@@ -483,7 +483,7 @@ def guard(inner, grace):
     if status is not None and os.WIFSIGNALED(status):
         reason = "job supervisor was killed by signal %d" % os.WTERMSIG(status)
     try:
-        say({"end": {"code": 1, "signal": 0, "left": left, "reason": reason}})
+        send({"end": {"code": 1, "signal": 0, "left": left, "reason": reason}})
     except OSError:
         pass
     return 1
@@ -502,7 +502,7 @@ def main():
             prctl(SET_CHILD_SUBREAPER, 1)
             prctl(SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() == outer:
-                JobHere(folder).run()
+                Job(folder).run()
                 status = 0
         except BaseException as e:
             sys.stderr.write("%s: %s\n" % (type(e).__name__, e))

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	proveProgram   = node.NewProgram("prove")
+	checkProgram   = node.NewProgram("check")
 	inspectProgram = node.NewFollowUp(node.NewProgram("inspect_files"))
 	loadProgram    = node.NewProgram("load_ops")
 )
@@ -39,7 +39,7 @@ type Installation struct {
 	ExtraWheels map[string]string `json:"extra_wheels,omitempty"` // the versions of the packages installed with it, by name
 }
 
-// answer is a message from prove.py.
+// answer is a message from check.py.
 type answer struct {
 	Op       string `json:"op"` // the op that is loaded next
 	Failed   string `json:"failed"`
@@ -60,10 +60,10 @@ func noAnswer() error {
 		"rerun with --logs DIR to keep the node's output")
 }
 
-// Check proves on one node that its environment has an installation, by a program
+// Check checks on one node that its environment has an installation, by a program
 // that imports DeepSpeed there. m is the wheel's manifest.
 func Check(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, want Installation) error {
-	script := node.Script{Python: facts.Executable, Program: proveProgram, Request: want}
+	script := node.Script{Python: facts.Executable, Program: checkProgram, Request: want}
 	var last answer
 	op := ""
 	err := script.Run(ctx, connect.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {

@@ -1,4 +1,6 @@
-"""Proves that a training job of this user would find the wanted wheel on this node. Changes nothing."""
+"""Check that a training job of this user would find the wanted wheel on this node. Changes nothing. As a program it runs in
+a process of its own, which imports what a job would import."""
+from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.distributions import dist_info, metadata_version, record_sha256
 from dsbuild_node.import_check import Failed, check_found, check_place
 from dsbuild_node.record import altered, record_rows
@@ -26,11 +28,22 @@ def check_extra_wheels(request):
         check_found(name, want)
 
 
-def prove(request, load_ops=None):
-    """The versions that are found. load_ops, if set, loads the ops too."""
+def check(request, load_ops=None):
+    """Return the versions that are found. load_ops, if set, loads the ops too."""
     place = check_place()
     result = {"version": check_files(place, request), "torch": "", "cuda": ""}
     check_extra_wheels(request)
     if load_ops:
         result.update(load_ops(place, request))
     return result
+
+
+def main():
+    from dsbuild_node.ops import check_ops
+
+    try:
+        emit({"verified": check(REQUEST, check_ops if REQUEST["level"] == "load" else None)})
+    except Failed as e:
+        emit({"failed": str(e)[:2000], "advice": e.advice})
+    except Exception as e:
+        emit({"failed": "import deepspeed failed: %s: %s" % (type(e).__name__, str(e)[:2000]), "advice": ""})
