@@ -23,13 +23,13 @@ func (o Options) askAnsible(ctx context.Context, path string) (*Inventory, error
 	case path == "-":
 		failed := unreadable(path,
 			errors.New("detected an Ansible inventory, which cannot be read from standard input"))
-		failed.Problems[0].Hint = "specify the file, or run ansible-inventory -i FILE --list | dsbuild ... -"
+		failed.Problems[0].Hint = "pass the file, or run ansible-inventory -i FILE --list | dsbuild COMMAND -"
 		return nil, failed
 	case o.Ansible == nil:
 		failed := unreadable(path,
 			errors.New("detected an Ansible inventory, but ansible-inventory is not installed"))
 		failed.Problems[0].Hint = "install it (pip install ansible-core), or run " +
-			"ansible-inventory -i INVENTORY --list > nodes.json on a machine that has it, and specify that file"
+			"ansible-inventory -i INVENTORY --list > nodes.json where it is installed, and pass nodes.json"
 		return nil, failed
 	}
 	text, err := o.Ansible(ctx, path)
@@ -184,7 +184,7 @@ func (v *varReader) evaluated(name string, value any) bool {
 		v.unusable(encryptedHint, "%s is encrypted", name)
 		return false
 	case holds(value, isTemplate):
-		v.unusable("write the value itself", "%s is a template, which only an Ansible play can evaluate", name)
+		v.unusable("replace the template with its value", "%s is a template, which only an Ansible play can evaluate", name)
 		return false
 	}
 	return true
@@ -284,7 +284,7 @@ func (v *varReader) become() optional[string] {
 		return optional[string]{}
 	}
 	if isTemplate(value) {
-		v.unusable("write the value itself, or set dsbuild_sudo",
+		v.unusable("replace the template with its value, or set dsbuild_sudo",
 			"%s is a template, which only an Ansible play can evaluate", name)
 		return optional[string]{}
 	}
@@ -327,7 +327,7 @@ func (v *varReader) python() optional[string] {
 	case slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
 		return optional[string]{}
 	case isTemplate(value):
-		v.note("%s is a template, which only an Ansible play can evaluate: using python3; set dsbuild_python to change it",
+		v.note("%s is a template, which only an Ansible play can evaluate: using the default Python; set dsbuild_python to override it",
 			name)
 		return optional[string]{}
 	case envPython.MatchString(text):

@@ -21,13 +21,20 @@ func checkName(s string) error {
 		return fmt.Errorf("name longer than %d characters", maxName)
 	case nodeName.MatchString(s):
 		return nil
-	case strings.Contains(s, "@"):
-		return fmt.Errorf("invalid name %q: set the user with user:", lineerr.Clip(s))
-	case strings.Contains(s, ":"):
-		return fmt.Errorf("invalid name %q: set address and port with address: and port:", lineerr.Clip(s))
 	}
 	return fmt.Errorf("invalid name %q: use letters, digits, '.', '_' and '-', not starting with '.' or '-'",
 		lineerr.Clip(s))
+}
+
+// nameHint returns the hint for a node name that holds a user, an address or a port.
+func nameHint(s string) string {
+	switch {
+	case strings.Contains(s, "@"):
+		return "set the login user with user: in a YAML inventory"
+	case strings.Contains(s, ":"):
+		return "set address: and port: in a YAML inventory"
+	}
+	return ""
 }
 
 // checkWord rejects text with a line break.
@@ -80,7 +87,7 @@ func checkPython(s string) error {
 func portNumber(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > maxPort {
-		return 0, fmt.Errorf("port %s is out of range (1 to %d)", lineerr.Clip(s), maxPort)
+		return 0, fmt.Errorf("invalid port %q: want 1 to %d", lineerr.Clip(s), maxPort)
 	}
 	return n, nil
 }

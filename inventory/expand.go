@@ -155,7 +155,7 @@ func parseSpan(item string) (span, error) {
 		return span{}, fmt.Errorf("descending range %s", item)
 	}
 	if want := s.format(s.last); last != want {
-		return span{}, fmt.Errorf("bounds of different width in range %s (did you mean %s-%s?)", item, first, want)
+		return span{}, fmt.Errorf("bounds of range %s have different widths (did you mean %s-%s?)", item, first, want)
 	}
 	return s, nil
 }

@@ -34,9 +34,9 @@ func (s *selector) failedNodes(file string) []int {
 	}
 	switch {
 	case len(names) == 0:
-		s.wrong.Add(Position{}, "", "no failed nodes in %s", lineerr.Clip(file))
+		s.wrong.Add(Position{}, "", "--limit @%s: no failed nodes in the report", lineerr.Clip(file))
 	case len(unknown) > 0:
-		s.wrong.Add(Position{}, "use the inventory of the report", "--limit @%s: not in %s: %s",
+		s.wrong.Add(Position{}, "pass the inventory for which the report was written", "--limit @%s: not in %s: %s",
 			lineerr.Clip(file), lineerr.Clip(shown(s.inv.Path)), lineerr.Clip(ui.FoldNames(unknown)))
 	}
 	return found
@@ -57,7 +57,7 @@ func readFailed(file string) ([]string, error) {
 		Command string
 		Nodes   []struct{ Name, Status string }
 	}
-	notReport := errors.New("not a JSON report of nodes, as --report and --json write it")
+	notReport := errors.New("not a JSON report on nodes, as written by --report and --json")
 	if err := json.NewDecoder(io.LimitReader(f, maxReport)).Decode(&report); err != nil || report.Command == "" {
 		return nil, notReport
 	}

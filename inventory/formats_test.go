@@ -89,7 +89,7 @@ func TestTakenForAnsible(t *testing.T) {
 			t.Errorf("%q: got %v, hint %q", text, err, fault.Hint(err))
 		}
 		_, err = inventory.Read(strings.NewReader(text), "-")
-		if err == nil || !strings.HasSuffix(err.Error(), "detected an Ansible inventory, which cannot be read from standard input") || !strings.HasPrefix(fault.Hint(err), "specify the file, or run ") {
+		if err == nil || !strings.HasSuffix(err.Error(), "detected an Ansible inventory, which cannot be read from standard input") || !strings.HasPrefix(fault.Hint(err), "pass the file, or run ") {
 			t.Errorf("%q from standard input: got %v, hint %q", text, err, fault.Hint(err))
 		}
 	}
@@ -99,7 +99,7 @@ func TestTakenForAnsible(t *testing.T) {
 func TestTakenFor(t *testing.T) {
 	for text, want := range map[string]string{
 		"x slots=8\ny\n":             "as a DeepSpeed hostfile",
-		"x\nx\ny\n":                  "x:2:1: duplicate node x: first at x:1:1",
+		"x\nx\ny\n":                  "x:2:1: duplicate node x: first defined at x:1:1",
 		"gpu01 8\ngpu02 8\n":         "as a DeepSpeed hostfile (host slots=N):\nx:1:1: invalid line: want NAME slots=N",
 		"gpu01 slot=8\n":             "x:1:1: invalid line: want NAME slots=N",
 		"gpu01 max-slots=8\ngpu02\n": "x:1:1: invalid line: want NAME slots=N",
@@ -107,9 +107,9 @@ func TestTakenFor(t *testing.T) {
 		"x[1-\n":                     "as a list of hosts",
 		`{"_meta": {}, "g": 1}`:      "as the output of ansible-inventory --list",
 		"nodes: [{hosts: x, y: 1}]":  "x:1:20: unknown key",
-		"gpu01:8\ngpu02:2222\n":      "x:2:7: 2222 after gpu02 may be a port, but a list of hosts has the number of GPUs there",
-		"gpu01:22\n":                 "x:1:7: 22 after gpu01 may be a port",
-		"gpu01:0\n":                  "x:1:7: 0 after gpu01 may be a port",
+		"gpu01:8\ngpu02:2222\n":      "x:2:7: invalid number of GPUs 2222 for gpu02: looks like a port",
+		"gpu01:22\n":                 "x:1:7: invalid number of GPUs 22 for gpu01",
+		"gpu01:0\n":                  "x:1:7: invalid number of GPUs 0 for gpu01",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "x")
 		var wrong *inventory.Error
@@ -141,11 +141,11 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 	for name, want := range map[string]string{
 		"inventroy.yaml":  "did you mean inventory.yaml?",
 		"./inventroy.yml": "did you mean inventory.yaml?",
-		"gpu01":           "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"node":            "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"x/gpu[1-2]":      "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"a.yaml,b.yaml":   "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
-		"":                "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"gpu01":           "pass a file, - for standard input, slurm:PARTITION, or a node expression: gpu[01-16], gpu1,gpu2, or gpu[01] for one node",
+		"node":            "pass a file, - for standard input, slurm:PARTITION, or a node expression: gpu[01-16], gpu1,gpu2, or gpu[01] for one node",
+		"x/gpu[1-2]":      "pass a file, - for standard input, slurm:PARTITION, or a node expression: gpu[01-16], gpu1,gpu2, or gpu[01] for one node",
+		"a.yaml,b.yaml":   "pass a file, - for standard input, slurm:PARTITION, or a node expression: gpu[01-16], gpu1,gpu2, or gpu[01] for one node",
+		"":                "pass a file, - for standard input, slurm:PARTITION, or a node expression: gpu[01-16], gpu1,gpu2, or gpu[01] for one node",
 	} {
 		_, err := inventory.Open(t.Context(), name, inventory.Options{})
 		var wrong *inventory.Error
@@ -154,7 +154,7 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 		}
 	}
 	_, err := inventory.Open(t.Context(), "gpu[3-1],x", inventory.Options{})
-	want := "gpu[3-1],x is not a file, and is invalid as a node expression:\nnode expression:1:5: descending range 3-1\n    1 | gpu[3-1],x\n      |     ^"
+	want := "gpu[3-1],x is neither a file nor a valid node expression:\nnode expression:1:5: descending range 3-1\n    1 | gpu[3-1],x\n      |     ^"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
@@ -228,7 +228,7 @@ func TestAnsibleNotes(t *testing.T) {
 	}
 	for limit, want := range map[string]string{
 		"localhost": "ignoring ansible_connection=local: nodes are always reached over SSH; " +
-			"ansible_python_interpreter is a template, which only an Ansible play can evaluate: using python3; set dsbuild_python to change it",
+			"ansible_python_interpreter is a template, which only an Ansible play can evaluate: using the default Python; set dsbuild_python to override it",
 		"a": "ignoring ansible_ssh_pass: logins use key files and the SSH agent; " +
 			"ignoring ansible_host_key_checking: host keys are always checked; " +
 			"ignoring group c: a node has the same name",
@@ -303,7 +303,7 @@ func TestAnsibleIsAsked(t *testing.T) {
 			t.Errorf("%s: %+v, %v", path, inv, err)
 			continue
 		}
-		if _, err = inv.Select(""); err == nil || err.Error() != path+": y: ansible_port: port 0 is out of range (1 to 65535)" {
+		if _, err = inv.Select(""); err == nil || err.Error() != path+`: y: ansible_port: invalid port "0": want 1 to 65535` {
 			t.Errorf("%s: got %v, want the range of the port", path, err)
 		}
 	}

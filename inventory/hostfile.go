@@ -54,8 +54,8 @@ func (r *reader) hostList() *Inventory {
 			n, err := strconv.Atoi(slots)
 			if err != nil || n < 1 || n > mostPerHost || n == sshPort {
 				r.Add(inside(len(expr)+1),
-					"write a number of GPUs as NAME slots=N, and a port as port: N in a YAML inventory (docs/nodes.md)",
-					"%s after %s may be a port, but a list of hosts has the number of GPUs there",
+					"set GPUs with NAME slots=N, or a port with port: in a YAML inventory (docs/nodes.md)",
+					"invalid number of GPUs %s for %s: looks like a port",
 					lineerr.Clip(slots), lineerr.Clip(expr))
 				continue
 			}

@@ -39,11 +39,11 @@ func keys() []key {
 		{"sudo", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.sudo = r.sudo(v) }},
 		{"identity_file", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.identityFile = r.path(v) }},
 		{"proxy_jump", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.proxyJump = r.text(v, checkJump) }},
-		{"groups", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.groups = r.list(v, checkName).value }},
+		{"groups", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.groups = r.list(v, "groups", checkName).value }},
 		{"python", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.python = r.word(v, checkPython) }},
 		{"env", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.env = r.variables(v) }},
 		{"setup", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.setup = r.text(v, nil) }},
-		{"exec_prefix", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.execPrefix = r.list(v, checkWord) }},
+		{"exec_prefix", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.execPrefix = r.list(v, "exec_prefix", checkWord) }},
 		{"slots", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.slots = r.number(v, maxSlots) }},
 		{"envs", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.envs = r.environments(v) }},
 	}

@@ -107,7 +107,7 @@ func (l *nodeList) addNode(name string, at Position, s settings) {
 		if first == at {
 			l.Add(at, "", "duplicate node %s in this expression", name)
 		} else {
-			l.Add(at, "", "duplicate node %s: first at %s", name, first)
+			l.Add(at, "", "duplicate node %s: first defined at %s", name, first)
 		}
 		return
 	}
@@ -157,7 +157,7 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 	}
 	for _, name := range names {
 		if err := checkName(name); err != nil {
-			l.Add(at, "", "%v", err)
+			l.Add(at, nameHint(name), "%v", err)
 			return nil
 		}
 	}

@@ -103,7 +103,7 @@ func named(name string, missing error) (*Inventory, error) {
 		}
 	}
 	if err := rd.Err(); err != nil {
-		return nil, fmt.Errorf("%s is not a file, and is invalid as a node expression:\n%w", lineerr.Clip(name), err)
+		return nil, fmt.Errorf("%s is neither a file nor a valid node expression:\n%w", lineerr.Clip(name), err)
 	}
 	inv.Path = name
 	return inv, nil
@@ -112,7 +112,7 @@ func named(name string, missing error) (*Inventory, error) {
 // noSuchFile returns the error for a missing file, with the nearest existing name as a hint.
 func noSuchFile(name string, err error) error {
 	failed := unreadable(name, err)
-	advice := "specify a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2"
+	advice := "pass a file, - for standard input, slurm:PARTITION, or a node expression: gpu[01-16], gpu1,gpu2, or gpu[01] for one node"
 	if entries, err := os.ReadDir(filepath.Dir(name)); err == nil {
 		var names []string
 		for _, e := range entries {

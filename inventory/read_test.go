@@ -304,15 +304,15 @@ func TestSelectErrors(t *testing.T) {
 	for expr, want := range map[string]string{
 		"gpu1,b":   "unknown node or group \"gpu1\"\n  hint: did you mean gpu01?\nunknown node or group \"b\"\n  hint: list them: dsbuild nodes inventory.yaml",
 		"!gpu09":   `unknown node or group "gpu09"`,
-		"gpu[1-":   `selection "gpu[1-": unmatched [`,
-		"gpu01,,":  `selection "": missing name` + "\n" + `selection "": missing name`,
+		"gpu[1-":   `--limit "gpu[1-": unmatched [`,
+		"gpu01,,":  `--limit "gpu01,,": missing name` + "\n" + `--limit "gpu01,,": missing name`,
 		"a100/dev": `unknown node or group "a100/dev"`,
-		"!a100":    `no nodes match the selection "!a100"`,
+		"!a100":    `no nodes match --limit "!a100"`,
 		"cpu*":     `unknown node or group "cpu*"`,
-		"gpu[a":    `selection "gpu[a": unmatched [`,
-		`gpu\*`:    `invalid character in selection "gpu\\*"`,
+		"gpu[a":    `--limit "gpu[a": unmatched [`,
+		`gpu\*`:    `invalid character in --limit "gpu\\*"`,
 		"gpu[c-a]": `unknown node or group "gpu[c-a]"`,
-		"!*":       `no nodes match the selection "!*"`,
+		"!*":       `no nodes match --limit "!*"`,
 	} {
 		_, err := inv.Select(expr)
 		var wrong *inventory.Error

@@ -24,7 +24,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		return inv.usable()
 	}
 	if strings.ContainsAny(expr, "\x01\x02\\") {
-		return nil, selectionError("invalid character in selection %q", expr)
+		return nil, selectionError("invalid character in --limit %q", expr)
 	}
 	// Map every name that a selection may use to indexes into Hosts.
 	index := make(map[string][]int)
@@ -37,7 +37,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 			index[g] = append(index[g], i)
 		}
 	}
-	find := selector{inv: inv, index: index}
+	find := selector{inv: inv, expr: expr, index: index}
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
 	excludeOnly := true
 	for _, term := range splitTerms(expr) {
@@ -69,7 +69,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		}
 	}
 	if len(selected.Hosts) == 0 {
-		return nil, selectionError("no nodes match the selection %q", expr)
+		return nil, selectionError("no nodes match --limit %q", expr)
 	}
 	return selected.usable()
 }
@@ -132,6 +132,7 @@ type selector struct {
 	inv    *Inventory
 	index  map[string][]int
 	sorted []string // its names, for hints
+	expr   string   // the whole selection
 	work   int
 	wrong  lineerr.List
 }
@@ -172,7 +173,7 @@ func (s *selector) find(term string) []int {
 		found = append(found, hosts...)
 	}
 	if err != nil {
-		s.wrong.Add(Position{}, "", "selection %q: %v", lineerr.Clip(term), err)
+		s.wrong.Add(Position{}, "", "--limit %q: %v", lineerr.Clip(cmp.Or(term, s.expr)), err)
 		return nil
 	}
 	return found

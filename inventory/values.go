@@ -51,7 +51,7 @@ func (r *reader) sudo(n yamldoc.Node) optional[string] {
 	}
 	return r.word(n, func(s string) error {
 		if slices.Contains([]string{"true", "false", "yes", "no", "on", "off"}, strings.ToLower(s)) {
-			return fmt.Errorf("%q is a string: write true, false or a user name", s)
+			return fmt.Errorf("%q is a string: want true or false without quotes, or a user name", s)
 		}
 		return checkUser(s)
 	})
@@ -94,10 +94,10 @@ func (r *reader) number(n yamldoc.Node, high int) optional[int] {
 	return optional[int]{value, ok}
 }
 
-// list reads a list of texts.
-func (r *reader) list(n yamldoc.Node, check func(string) error) optional[[]string] {
+// list reads a list of texts, the value of a key.
+func (r *reader) list(n yamldoc.Node, key string, check func(string) error) optional[[]string] {
 	values := []string{}
-	for _, item := range r.Entries(n, "value") {
+	for _, item := range r.Entries(n, key) {
 		if value := r.word(item, check); value.set {
 			values = append(values, value.value)
 		}

@@ -39,7 +39,7 @@ const (
 	freeContent = 64 << 20
 )
 
-const damagedHint = "the file is not a wheel, or is damaged: rebuild it, or copy it again"
+const damagedHint = "rebuild the wheel, or copy it again: the file is damaged or not a wheel"
 
 // errNoMember is a file that a wheel does not have.
 var errNoMember = errors.New("not in the wheel")
@@ -106,7 +106,7 @@ func (a *Archive) checked(err error) (*Archive, error) {
 // fileError is the error of a file at path that is no usable wheel.
 func fileError(path string, err error, hint string) error {
 	if !strings.HasSuffix(path, ".whl") {
-		hint = "a wheel has the suffix .whl: this may be another type of package"
+		hint = "pass a .whl file: this may be another type of package"
 	}
 	return fault.New(fault.Wheel, hint, "%s: %w", path, err)
 }

@@ -36,7 +36,7 @@ func AnyStable(all []Loaded) bool {
 	return slices.ContainsFunc(all, func(w Loaded) bool { return w.Manifest.TorchABI.IsStable() })
 }
 
-const buildHint = "build one for these nodes: dsbuild wheel --for INVENTORY; or name one: --wheel FILE"
+const buildHint = "build one for these nodes: dsbuild wheel --for INVENTORY; or pass --wheel FILE"
 
 // LoadAll reads the wheel at path, or every wheel in the folder at path. It counts copies of a
 // wheel once. A damaged wheel is an error with exit code 4.

@@ -56,7 +56,7 @@ func TestReadManifest(t *testing.T) {
 func TestOtherPackage(t *testing.T) {
 	for _, file := range []string{"foo-1.0.tar.gz", "foo-1.0-py3.11.egg", "foo-1.0-0.conda", "foo.zip"} {
 		_, err := ReadManifest(write(t, file, [2]string{"a", "b"}))
-		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(fault.Hint(err), "a wheel has the suffix .whl") {
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(fault.Hint(err), "pass a .whl file") {
 			t.Errorf("%s: %v, hint %q", file, err, fault.Hint(err))
 		}
 	}

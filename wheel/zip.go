@@ -105,7 +105,7 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	// The signature of the last record must lie where a whole record fits.
 	i := bytes.LastIndex(tail[:max(0, len(tail)-endLen+len(endMagic))], []byte(endMagic))
 	if size == 0 {
-		return directory{}, errors.New("not a zip file: it is empty")
+		return directory{}, errors.New("not a zip file: empty file")
 	}
 	if i < 0 {
 		return directory{}, errors.New("not a zip file, or truncated")

@@ -37,9 +37,9 @@ own pip, compares every file, loads every op, and rolls back if a step fails or
 the run is interrupted. Deploys are idempotent: nodes that already run the wheel
 are only verified. Torch and its dependencies are never changed.
 
-Nodes with missing requirements are rejected unless --deps bundle is given, and
-nodes whose environment is in use unless --in-use is given. An environment that
-several nodes share is updated once.`,
+By default, nodes that lack requirements or whose environment is in use are
+rejected (--deps, --in-use). An environment that several nodes share is updated
+once.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild ship" builds the wheels first; "dsbuild env deploy" installs complete environments on nodes that have only a Python.`,
 		},
@@ -69,7 +69,7 @@ func (f *deployFlags) add(cmd *cobra.Command) {
 	choiceVar(flags, &f.deps, "deps", deploy.DepsRefuse, []deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle},
 		"Nodes with missing requirements: reject, or install from the wheelhouse")
 	flags.StringVar(&f.bundle, "bundle", "",
-		"`DIR` Wheelhouse for --deps bundle (default: \"wheelhouse\" next to the wheel)")
+		"`DIR` Wheelhouse for --deps bundle, from dsbuild wheel --bundle (default: \"wheelhouse\" next to the wheel)")
 	addVerifyFlag(cmd, &f.verify, "Load every op, or only compare files and metadata")
 	flags.BoolVar(&f.force, "force", false, "Reinstall on nodes that already run the wheel")
 	inGroup(cmd, groupWheel, "wheel", "deps", "bundle", "verify", "force")

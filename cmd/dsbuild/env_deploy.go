@@ -42,7 +42,7 @@ compared with its wheel and every op is loaded before the node switches to the
 new environment by renaming a symbolic link. If a step fails or the run is
 interrupted, the old environment stays in use. Deploys are idempotent.
 
-Nodes whose current environment is in use are rejected unless --in-use is given.`,
+By default, nodes whose current environment is in use are rejected (--in-use).`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild env lock" writes the lockfile; "dsbuild ship --env" builds, locks and deploys.`,
 		},

@@ -37,6 +37,7 @@ the environment is read from the lockfile.`,
 	}
 	f.nodes.add(cmd)
 	f.change.add(cmd)
+	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addLockFlag(cmd, &f.lock)
 	return cmd
 }

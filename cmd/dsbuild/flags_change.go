@@ -81,7 +81,7 @@ type sendFlags struct {
 func (f *sendFlags) add(cmd *cobra.Command) {
 	f.relay = &relay.Options{}
 	parsedVar(cmd.Flags(), &f.bwlimit, "bwlimit", "", "string", parseBandwidth,
-		"`RATE` Bytes per second sent to all nodes together, and by each relaying node: 500KB, 100MB, 1GB")
+		"`RATE` Bandwidth limit, in total and for each relaying node: 500KB, 100MB or 1GB per second")
 	parsedVar(cmd.Flags(), f.relay, "relay", "auto", "string", relay.ParseMode,
 		"`auto|off|N` Relay large files between nodes: when faster, never, or with fan-out N")
 	inGroup(cmd, groupTransfer, "bwlimit", "relay")

@@ -54,7 +54,7 @@ func (f *connectFlags) add(cmd *cobra.Command) {
 	choiceVar(flags, &f.ssh, "ssh", sshAuto, []string{sshAuto, string(remote.Native), string(remote.OpenSSH)},
 		"SSH client; auto: openssh where a node's SSH configuration requires it, else native")
 	flags.StringVar(&f.partition, "partition", "",
-		"`PARTITION` Partition, or several in order of preference (default: a partition of each node)")
+		"`PARTITION` Partition, or several separated by commas in order of preference (default: one of each node's partitions)")
 	flags.StringVar(&f.account, "account", "", "`ACCOUNT` Account to charge")
 	flags.StringVar(&f.qos, "qos", "", "`QOS` Quality of service")
 	flags.StringVar(&f.time, "time", "", "`TIME` Time limit: 30, 2:00:00")
@@ -109,7 +109,7 @@ func (f connectFlags) defaults() nodeDefaults {
 // sallocName names an option by its source.
 func (f connectFlags) sallocName(option string) string {
 	if f.flags.Changed("salloc") {
-		return "--salloc=" + option
+		return fmt.Sprintf("invalid value %q for --salloc", option)
 	}
 	return fmt.Sprintf("%s: invalid value %q", variableOf("salloc"), option)
 }
@@ -119,7 +119,7 @@ func sallocRefusal(option string) string {
 	name, _, hasValue := strings.Cut(option, "=")
 	switch {
 	case !strings.HasPrefix(option, "--") || strings.ContainsAny(name, " \t"):
-		return "want a long option with = before its value: --salloc=--gres=gpu:1"
+		return "want --NAME=VALUE, such as --salloc=--gres=gpu:1"
 	case slices.Contains([]string{"--partition", "--account", "--qos", "--time"}, name) && hasValue:
 		return "use dsbuild's own flag: " + option
 	case slices.Contains([]string{

@@ -39,7 +39,7 @@ func (f *nodeFlags) add(cmd *cobra.Command) {
 	f.addWithoutLogs(cmd)
 	flags := cmd.Flags()
 	parsedVar(flags, &f.timeout, "timeout", "", "duration", atLeastSecond,
-		"`DURATION` Timeout per node for transfer, installation and verification (default 30m, 15m and 15m)")
+		"`DURATION` Timeout per node for each step: transfer (default 30m), installation and verification (15m each)")
 	flags.StringVar(&f.logs, "logs", "",
 		"`DIR` Keep the log of every node (default: only failed nodes, in ~/.local/state/dsbuild/logs)")
 	inGroup(cmd, groupNodes, "timeout")
@@ -98,6 +98,10 @@ func (f nodeFlags) check() error {
 		err := os.MkdirAll(f.logs, 0o700)
 		if err == nil {
 			err = checkWritable(filepath.Join(f.logs, "node.log"))
+		}
+		var failed *fs.PathError
+		if errors.As(err, &failed) { // its text repeats the path
+			err = fmt.Errorf("cannot create directory: %w", failed.Err)
 		}
 		if err != nil {
 			return usagef("--logs %s: %w", f.logs, err)

@@ -22,8 +22,8 @@ import (
 // addLimitFlag declares --limit, for app.loadInventory.
 func addLimitFlag(cmd *cobra.Command, limit *string) {
 	cmd.Flags().StringVar(limit, "limit", "",
-		"`NODES` Only these names, ranges, groups or globs, separated by commas; !NAME excludes; "+
-			"@FILE: nodes that failed in a JSON report")
+		"`NODES` Only these nodes, ranges, groups or globs, separated by commas; !NODES excludes; "+
+			"@FILE: the nodes that are not ok in a JSON report")
 }
 
 // nodeDefaults are settings of the nodes whose inventory has none.
@@ -36,7 +36,7 @@ func (d *nodeDefaults) addUserFlag(cmd *cobra.Command) {
 			return "", errors.New("want a user name")
 		}
 		return text, nil
-	}, "`USER` Login user of nodes for which the inventory sets none")
+	}, "`USER` Login user where the inventory sets none")
 	inGroup(cmd, groupConnection, "user")
 	siteFlags(cmd, "user")
 }
@@ -45,10 +45,10 @@ func (d *nodeDefaults) addUserFlag(cmd *cobra.Command) {
 func (d *nodeDefaults) addPythonFlag(cmd *cobra.Command) {
 	parsedVar(cmd.Flags(), &d.python, "python", "", "string", func(text string) (string, error) {
 		if inventory.CheckPython(text) != nil {
-			return "", errors.New("want an absolute path on the nodes, or the name of a command")
+			return "", errors.New("want an absolute path on the nodes, or a command name")
 		}
 		return text, nil
-	}, "`PATH` Python of nodes for which the inventory sets none (default: python3)")
+	}, "`PATH` Python where the inventory sets none (default: python3)")
 	inGroup(cmd, groupConnection, "python")
 	siteFlags(cmd, "python")
 }
@@ -56,6 +56,9 @@ func (d *nodeDefaults) addPythonFlag(cmd *cobra.Command) {
 // loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
 // inventory that have no effect.
 func (a *app) loadInventory(ctx context.Context, name, limit string, unset nodeDefaults) (*inventory.Inventory, error) {
+	if name == "" {
+		return nil, &usageError{err: errors.New("INVENTORY: empty value"), hint: "set the shell variable, or pass an inventory"}
+	}
 	within, _ := filepath.Glob(filepath.Join(name, "*.whl")) // what is no pattern is no folder of wheels
 	if len(within) > 0 || strings.HasSuffix(name, ".whl") {
 		what := "a wheel"

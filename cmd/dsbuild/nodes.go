@@ -29,11 +29,12 @@ func newNodesCommand(a *app) *cobra.Command {
 		Long: `List the nodes of an inventory with their connection settings. No node is
 contacted.
 
-INVENTORY is, for every command, a file, "-" for standard input, a Slurm node
-expression such as gpu[01-16],cpu1, or a Slurm partition as slurm:NAME (slurm:
-is the default partition). A file is dsbuild YAML, a DeepSpeed hostfile, a list
-of hosts, an Ansible inventory, or the output of ansible-inventory --list; its
-format is detected. Ansible inventories are read with ansible-inventory.`,
+For every command, INVENTORY is a file, "-" for standard input, a node
+expression such as gpu[01-16],cpu1 (gpu[01] for one node), or slurm:PARTITION
+(slurm: for the default partition). A file is dsbuild YAML, a DeepSpeed
+hostfile, a list of hosts, an Ansible inventory, or the output of
+ansible-inventory --list; its format is detected. Ansible inventories are read
+with ansible-inventory.`,
 		Example: `  # List some nodes
   $ dsbuild nodes inventory.yaml
   $ dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
@@ -47,7 +48,7 @@ format is detected. Ansible inventories are read with ansible-inventory.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runNodes(cmd.Context(), a, args[0], f) },
 	}
 	addLimitFlag(cmd, &f.limit)
-	cmd.Flags().StringVar(&f.to, "to", "", "`FORMAT` Write the inventory in this format: hostfile (addresses and slots only)")
+	cmd.Flags().StringVar(&f.to, "to", "", "`FORMAT` Print the inventory in this format: hostfile (addresses and slots only)")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print one JSON document")
 	flagsExclude(cmd, "json", "to", "both set the output format")
 	return cmd

@@ -15,6 +15,12 @@ type rollbackFlags struct {
 	change changeFlags
 }
 
+// The help of flags that mean less without transfers.
+const (
+	rollbackTimeoutUsage = "`DURATION` Timeout per node for each step: rollback and verification (default 15m each)"
+	rollbackPolicyUsage  = "`FILE` Restore only versions that satisfy this signing policy (default: policy in INVENTORY)"
+)
+
 func newRollbackCommand(a *app) *cobra.Command {
 	var f rollbackFlags
 	cmd := &cobra.Command{
@@ -24,7 +30,7 @@ func newRollbackCommand(a *app) *cobra.Command {
 		Long: `Restore the DeepSpeed that each node had before the last deploy.
 
 Where there was none, DeepSpeed is removed. Each node keeps one previous
-version, so no files are sent.`,
+version, so no files are sent, and a rollback cannot be followed by another one.`,
 		Example: `  # Roll back two nodes
   $ dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args: cobra.ExactArgs(1),
@@ -35,6 +41,8 @@ version, so no files are sent.`,
 	}
 	f.nodes.add(cmd)
 	f.change.add(cmd)
+	cmd.Flags().Lookup("timeout").Usage = rollbackTimeoutUsage
+	cmd.Flags().Lookup("policy").Usage = rollbackPolicyUsage
 	return cmd
 }
 

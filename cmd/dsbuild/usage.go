@@ -30,7 +30,10 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	}
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
+	var required *pflag.ValueRequiredError
 	switch {
+	case errors.As(err, &required):
+		wrong.err = fmt.Errorf("missing value for --%s", required.GetFlag().Name)
 	case errors.As(err, &unknown):
 		name := unknown.GetSpecifiedName()
 		wrong.hint = meantFlag(cmd, name, args)
@@ -128,7 +131,7 @@ func invalidValue(invalid *pflag.InvalidValueError) *usageError {
 // wantedValue words the error of a flag's Set: what the flag requires, and the value that may be meant.
 func wantedValue(f *pflag.Flag, err error) (why, hint string) {
 	kinds := map[string]string{
-		"int": "a whole number", "bool": "true or false", "duration": "a duration such as 90s, 5m or 1h",
+		"int": "an integer", "bool": "true or false", "duration": "a duration such as 90s, 5m or 1h",
 	}
 	var number *strconv.NumError
 	kind := kinds[f.Value.Type()]

@@ -77,9 +77,9 @@ func TestSettingsAreChecked(t *testing.T) {
 			[]string{"gpu09"}, "cpu", lines(twoPartitions), "", "gpu09: unknown to Slurm", "NodeName",
 		},
 		"refused":     {[]string{"gpu01"}, "", lines(twoPartitions), "echo 'sbatch: error: Invalid account' >&2; exit 1", "job rejected by Slurm: sbatch: error: Invalid account", "sacctmgr"},
-		"no answer":   {[]string{"gpu01"}, "", "echo 'slurm_load_node: Unable to contact\x1b[2J slurm controller' >&2; exit 1", "", "listing Slurm's nodes: slurm_load_node: Unable to contact slurm controller", ""},
+		"no answer":   {[]string{"gpu01"}, "", "echo 'slurm_load_node: Unable to contact\x1b[2J slurm controller' >&2; exit 1", "", "cannot list Slurm nodes: slurm_load_node: Unable to contact slurm controller", ""},
 		"odd answer":  {[]string{"gpu01"}, "", "echo hello", "", `unexpected output of sinfo: "hello"`, ""},
-		"only a word": {[]string{"gpu01"}, "", "echo 'sinfo: error: no such partition' >&2", "", "listing Slurm's nodes: sinfo: error: no such partition", ""},
+		"only a word": {[]string{"gpu01"}, "", "echo 'sinfo: error: no such partition' >&2", "", "cannot list Slurm nodes: sinfo: error: no such partition", ""},
 	} {
 		dir := fakePrograms(t, map[string]string{"sinfo": c.sinfo, "sbatch": c.sbatch})
 		d, err := New(t.Context(), Options{Nodes: c.nodes, Partition: c.partition, Account: "team", Time: "10", More: []string{"--gres=gpu:1"}})

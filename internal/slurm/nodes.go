@@ -46,11 +46,11 @@ func Nodes(ctx context.Context, partition string) ([]Node, error) {
 	}
 	out, said, err := Program{Name: "sinfo", Args: args}.Output(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("listing Slurm's nodes: %w", err)
+		return nil, fmt.Errorf("cannot list Slurm nodes: %w", err)
 	}
 	nodes, err := parseNodes(out)
 	if err == nil && len(nodes) == 0 && said != "" {
-		err = fmt.Errorf("listing Slurm's nodes: %s", said)
+		err = fmt.Errorf("cannot list Slurm nodes: %s", said)
 	}
 	return nodes, err
 }

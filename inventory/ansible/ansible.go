@@ -8,6 +8,7 @@ package ansible
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -199,6 +200,10 @@ func decode(raw json.RawMessage, to any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	if err := dec.Decode(to); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			return fmt.Errorf("unexpected format: JSON %s%s", wrong.Value, strings.TrimSuffix(" in "+wrong.Field, " in "))
+		}
 		return fmt.Errorf("unexpected format: %w", err)
 	}
 	return nil

@@ -167,8 +167,8 @@ func TestBadLists(t *testing.T) {
 		fmt.Fprintf(&many, `"h%d", `, i)
 	}
 	for text, want := range map[string]string{
-		`{"_meta": {"hostvars": []}}`:                                    "x: _meta: unexpected format",
-		`{"_meta": {}, "g": 1}`:                                          `x: group "g": unexpected format`,
+		`{"_meta": {"hostvars": []}}`:                                    "x: _meta: unexpected format: JSON array in hostvars",
+		`{"_meta": {}, "g": 1}`:                                          `x: group "g": unexpected format: JSON number`,
 		`{"_meta": {}, "g": ["a"]}`:                                      `x: group "g": unexpected format`,
 		`{"_meta": {}, "g": {"hosts": ["a"], "vars": {"dsbuild_x": 1}}}`: `x: unexpected variables in group "g"`,
 		"no json":                                         "x: not a JSON object",
