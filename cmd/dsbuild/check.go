@@ -51,7 +51,7 @@ The first node is the master. Nothing is changed or left on the nodes.`,
   $ dsbuild check inventory.yaml --data /data/wikitext --output /shared/out
 
   # Check the nodes of a Slurm partition, with GPUs
-  $ dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.json`,
+  $ dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]

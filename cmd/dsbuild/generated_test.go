@@ -256,8 +256,7 @@ func TestHelpFits(t *testing.T) {
 		if cmd.HasParent() && cmd.Parent().Name() == "completion" {
 			continue // the text of cobra
 		}
-		before, after, _ := strings.Cut(helpText(cmd), cmd.Example)
-		for _, line := range strings.Split(before+after, "\n") {
+		for line := range strings.SplitSeq(helpText(cmd), "\n") {
 			if utf8.RuneCountInString(line) > helpWidth {
 				t.Errorf("%s: wider than %d columns: %s", cmd.CommandPath(), helpWidth, line)
 			}

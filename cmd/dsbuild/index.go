@@ -40,9 +40,10 @@ previous index that are no longer needed are removed; other files in DIR stay.`,
 		Example: `  # Index the wheels in dist/
   $ dsbuild index /srv/www/wheels
 
-  # Index wheels of two directories for a web server, and install from there
-  $ dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
-  $ pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
+  # Index wheels for a web server, and install from there
+  $ dsbuild index public --wheel dist --url https://wheels.example.org/
+  $ pip install --no-deps deepspeed \
+      --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runIndex(cmd.Context(), a, args[0], f) },
 	}

@@ -136,24 +136,24 @@ func launchExample(kind launch.Launcher) string {
 			{"Generate one job per node, with a script that submits them", "--nodes 4 --gpus 8 --form workers -o job -- train.py"},
 		},
 		launch.Torchrun: {
-			{"Generate a script for one machine", "--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16"},
-			{"Generate scripts for the nodes of an inventory", "-i inventory.yaml --zero 3 --wheel dist/*.whl -o job -- train.py"},
+			{"Generate a script for one machine", "--gpus 4 --zero 2 --offload cpu -- train.py --bf16"},
+			{"Generate scripts for the nodes of an inventory", "-i inventory.yaml --zero 3 -o job -- train.py"},
 			{"Run a job on them", "-i inventory.yaml --gpus 8 --submit -- train.py"},
 		},
 		launch.JAX: {
 			{"Generate a batch script for Slurm", "--nodes 2 --gpus 8 -o job -- train.py"},
-			{"Generate a script to start on each host", "--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py"},
+			{"Generate a script to start on each host", "--form manual --nodes 2 --gpus 0 -o job -- train.py"},
 		},
 		launch.AIStation: {
 			{"Generate a fixed-size job", "--nodes 2 --gpus 1 --cpus 15 -o job -- main.py"},
 			{"Generate an elastic job", "--nodes 2:8 -- main.py"},
 		},
 		launch.K8s: {
-			{"Generate a PyTorchJob", "--preset small --image registry.example/train:1 --mount data:/data -- train.py"},
-			{"Generate a TrainJob", "--form trainjob --nodes 4 --image registry.example/train:1 -- train.py"},
+			{"Generate a PyTorchJob", "--nodes 2 --image train:1 --mount data:/data -- train.py"},
+			{"Generate a TrainJob", "--form trainjob --nodes 4 --image train:1 -- train.py"},
 		},
 		launch.Docker: {
-			{"Generate a script for each node", "-i inventory.yaml --image registry.example/train:1 -o job -- train.py"},
+			{"Generate a script for each node", "-i inventory.yaml --image train:1 -o job -- train.py"},
 		},
 	}[kind]
 	texts := lists.Map(examples, func(e example) string {

@@ -67,7 +67,8 @@ dsbuild env deploy.`,
   $ dsbuild ship inventory.yaml --env environment.yaml
 
   # Build DeepSpeed from a Git branch
-  $ dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
+  $ dsbuild ship inventory.yaml \
+      --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.deploy.nodes.command, f.deploy.nodes.inventory = cmd.CommandPath(), args[0]

@@ -59,7 +59,7 @@ are written to the --output directory.`,
 
   # A smaller wheel, and one with chosen architectures and ops
   $ dsbuild wheel --gpu A100
-  $ dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
+  $ dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_lamb
 
   # Show what would be built for an older GPU
   $ dsbuild wheel --gpu V100 --dry-run
@@ -71,7 +71,8 @@ are written to the --output directory.`,
   $ dsbuild wheel --for inventory.yaml
 
   # Build DeepSpeed from a Git branch
-  $ dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
+  $ dsbuild wheel --gpu H100 \
+      --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runWheel(cmd.Context(), a, f) },
 	}
