@@ -327,8 +327,8 @@ func (v *varReader) python() optional[string] {
 	case slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
 		return optional[string]{}
 	case isTemplate(value):
-		v.note("%s is a template, which only an Ansible play can evaluate: using the default Python; set dsbuild_python to override it",
-			name)
+		v.note("%s is a template, which only an Ansible play can evaluate: "+
+			"using the default Python; set dsbuild_python to override it", name)
 		return optional[string]{}
 	case envPython.MatchString(text):
 		return some(envPython.FindStringSubmatch(text)[1])

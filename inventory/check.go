@@ -49,10 +49,10 @@ func checkWord(s string) error {
 // none of the characters.
 var loginName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*\\)?[\pL\pN_][\pL\pN_.+-]*$`)
 
-// CheckUser reports whether user: of an inventory, and --user, accept a value.
+// CheckUser returns an error if s is not valid for user: in an inventory, or for --user.
 func CheckUser(s string) error { return checkUser(s) }
 
-// CheckPython reports whether python: of an inventory, and --python, accept a value.
+// CheckPython returns an error if s is not valid for python: in an inventory, or for --python.
 func CheckPython(s string) error { return checkPython(s) }
 
 func checkUser(s string) error {

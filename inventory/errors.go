@@ -2,12 +2,12 @@ package inventory
 
 import "github.com/dsbuild/dsbuild/internal/lineerr"
 
-// Position is a place in an inventory file. Line and Column count from 1; a
-// Line of 0 means the file as a whole, an empty File no file at all.
+// Position is a position in an inventory file. Line and Column count from 1. A zero
+// Line stands for the whole file, an empty File for no file.
 type Position = lineerr.Position
 
-// Problem is one thing wrong with an inventory.
+// Problem is one error in an inventory.
 type Problem = lineerr.Problem
 
-// Error holds everything found wrong with an inventory, in the order of the file.
+// Error lists all errors of an inventory, in file order.
 type Error = lineerr.Error

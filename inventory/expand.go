@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// MaxNames bounds how many names a range expression, and how many hosts an
-// inventory, may have.
+// MaxNames is the maximum number of names in a node expression, and of hosts in an
+// inventory.
 const MaxNames = 100_000
 
 const (
@@ -24,10 +24,9 @@ type RangeError struct {
 
 func (e *RangeError) Error() string { return e.Message }
 
-// Expand returns the names that an expression stands for, in its order. An expression holds names
-// and ranges, separated by commas, such as "gpu[01-16,20],cpu1" or "n[1-2]x[1-2]". Expand keeps
-// the padding of a range's first number, and returns a name twice if the expression gives it
-// twice. The error is a *RangeError.
+// Expand expands a node expression: names and ranges, separated by commas, such as
+// "gpu[01-16,20],cpu1" or "n[1-2]x[1-2]". The names keep the padding of a range's first number and
+// may contain duplicates. The error is a *RangeError.
 func Expand(expr string) ([]string, error) {
 	var names []string
 	for start := 0; ; {

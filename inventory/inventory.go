@@ -1,19 +1,19 @@
-// Package inventory reads the list of nodes, and how to reach them.
+// Package inventory reads inventories: lists of nodes with their connection settings.
 package inventory
 
 // Inventory is a validated list of nodes, in the order of the file.
 type Inventory struct {
-	// Path is the file that holds the inventory ("-" for standard input).
+	// Path is the name that Open got ("-" for standard input).
 	Path string
-	// KnownHosts is the file of accepted host keys, absolute; "" means the user's own.
+	// KnownHosts is the absolute path of the file of accepted host keys. It is empty for the user's own.
 	KnownHosts string
-	// Policy is the file that says which wheels the nodes accept, absolute; "" means any.
+	// Policy is the absolute path of the signing policy. It is empty if nodes accept any wheel.
 	Policy string
 	Hosts  []Host
-	// Notes tell where dsbuild does not follow the inventory of another tool.
+	// Notes list the settings of another tool's inventory that are ignored or changed.
 	Notes []Note
 
-	faults []unusable // why dsbuild cannot use some nodes of another tool's inventory: Select reports it
+	faults []unusable // why some nodes of another tool's inventory are unusable; reported by Select
 }
 
 // Note is a note for the user about a node or, without a node, about the whole inventory.
@@ -24,18 +24,18 @@ type Note struct{ Node, Text string }
 type Host struct {
 	Name         string            `json:"name"`                    // unique: node or node/env
 	Node         string            `json:"node"`                    // the node's name
-	Address      string            `json:"address"`                 // the address to dial; the node's name if not given
-	Port         int               `json:"port,omitempty"`          // 0: not given
-	User         string            `json:"user,omitempty"`          // "": not given
-	Sudo         string            `json:"sudo,omitempty"`          // the user that sudo switches to; "": the login user
-	IdentityFile string            `json:"identity_file,omitempty"` // absolute; "": not given
-	ProxyJump    string            `json:"proxy_jump,omitempty"`    // [user@]host[:port][,...]; "": not given
-	SSHArgs      []string          `json:"ssh_args,omitempty"`      // more arguments of ssh, of an Ansible inventory
+	Address      string            `json:"address"`                 // host name or IP address; the node's name by default
+	Port         int               `json:"port,omitempty"`          // zero if not set
+	User         string            `json:"user,omitempty"`          // empty if not set
+	Sudo         string            `json:"sudo,omitempty"`          // target user of sudo; empty without sudo
+	IdentityFile string            `json:"identity_file,omitempty"` // absolute; empty if not set
+	ProxyJump    string            `json:"proxy_jump,omitempty"`    // [user@]host[:port][,...]; empty if not set
+	SSHArgs      []string          `json:"ssh_args,omitempty"`      // additional ssh arguments from an Ansible inventory
 	Groups       []string          `json:"groups"`                  //
-	Python       string            `json:"python"`                  // absolute or a command name; "python3" if not given
-	Env          map[string]string `json:"env,omitempty"`           // variables set for every command
+	Python       string            `json:"python"`                  // absolute path or command name; "python3" by default
+	Env          map[string]string `json:"env,omitempty"`           // environment variables of every command
 	Setup        string            `json:"setup,omitempty"`         // shell line run before each command
-	ExecPrefix   []string          `json:"exec_prefix,omitempty"`   // words put before each command
-	Slots        int               `json:"slots,omitempty"`         // GPUs for launchers; 0: not given
+	ExecPrefix   []string          `json:"exec_prefix,omitempty"`   // command prefix, such as a container runner
+	Slots        int               `json:"slots,omitempty"`         // number of GPUs, for launchers; zero if not set
 	Position     string            `json:"position"`                // file:line:column of its entry
 }

@@ -15,24 +15,24 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
-// Options are the sources of inventories besides files. The zero value reads only files.
+// Options are the sources of inventories other than files. The zero value supports only files.
 type Options struct {
-	// Stdin is the input that "-" names.
+	// Stdin is read for the name "-".
 	Stdin io.Reader
 	// Ansible returns the output of ansible-inventory --list for the inventory at path. It is nil if
 	// that program is not installed.
 	Ansible func(ctx context.Context, path string) ([]byte, error)
-	// Slurm returns the nodes of a partition, or of several, separated by commas; "" is the
-	// default one.
+	// Slurm returns the nodes of one or more partitions, separated by commas. An empty name is the
+	// default partition.
 	Slurm func(ctx context.Context, partition string) ([]SlurmNode, error)
-	// User and Python are for the nodes whose inventory sets none. They are optional.
+	// User and Python are used where the inventory sets none. They are optional.
 	User, Python string
 }
 
-// Open reads the inventory that a user names: a file, "-" for standard input, a node expression
-// such as gpu[01-16], in any known format, or a Slurm partition as slurm:NAME.
+// Open reads an inventory: a file in any supported format, "-" for standard input, a node expression
+// such as gpu[01-16], or a Slurm partition as slurm:NAME.
 //
-// The inventory of another tool may hold nodes that dsbuild cannot reach. Select returns an error
+// The inventory of another tool may list nodes that dsbuild cannot reach. Select returns an error
 // if the selection contains one.
 func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 	inv, err := opt.open(ctx, name)

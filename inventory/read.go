@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// MaxSize bounds the size of an inventory file.
+// MaxSize is the maximum size of an inventory file, in bytes.
 const MaxSize = 16 << 20
 
 // read reads an inventory from r, in any format. Messages call it path, and relative paths in it

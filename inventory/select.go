@@ -14,11 +14,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Select returns the part of the inventory that expr names, in the order of the file. expr is a
-// comma-separated list of nodes, ranges of nodes, node/env names, groups, and patterns of these
-// (gpu*, gpu-?, gpu[ab], gpu[!ab]), and of @FILE: the nodes that did not succeed in a report. A term after "!" is excluded. Exclusions alone start from all
-// nodes. An empty expr selects all nodes. Select returns an error for an unknown name, for a
-// selection without nodes, and for a selected node that dsbuild cannot reach.
+// Select returns the part of the inventory that matches expr, in file order. expr is a
+// comma-separated list of nodes, node ranges, node/env names, groups, globs of these (gpu*, gpu-?,
+// gpu[ab], gpu[!ab]), and @FILE for the nodes that are not ok in a report. A term after "!" is
+// excluded; exclusions alone start from all nodes. An empty expr selects all nodes. Select returns
+// an error for an unknown name, an empty selection, or a selected node that dsbuild cannot reach.
 func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.TrimSpace(expr) == "" {
 		return inv.usable()

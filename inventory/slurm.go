@@ -16,8 +16,8 @@ const slurmPrefix = "slurm:"
 // SlurmNode is a node as Slurm reports it.
 type SlurmNode struct {
 	Name   string
-	Slots  int      // GPUs; 0: none, or unknown
-	Groups []string // partitions, features, types of GPU
+	Slots  int      // number of GPUs; zero if none or unknown
+	Groups []string // partitions, features and GPU types
 }
 
 // fromSlurm reads the nodes of a partition.

@@ -9,8 +9,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Hostfile writes the addresses that DeepSpeed dials, and the slots, which it requires. A hostfile holds
-// no other setting.
+// Hostfile returns the inventory as a DeepSpeed hostfile, which holds only addresses and slots. Every node
+// must have slots.
 func (inv *Inventory) Hostfile() (string, error) {
 	var out strings.Builder
 	var without []string

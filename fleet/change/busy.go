@@ -15,14 +15,14 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// InUse is the policy for changing an environment while processes use it: a training job dies if
-// it loads a file after dsbuild replaced it. The zero value refuses the node.
+// InUse is the policy for environments that processes use: a training job may crash if it loads a
+// file that dsbuild has replaced. The zero value refuses the node.
 type InUse struct {
-	Ignore bool          // change the environment nevertheless
+	Ignore bool          // change the environment anyway
 	Wait   time.Duration // how long to wait for the processes to end before refusing the node
 }
 
-// ParseInUse reads the value of --in-use: refuse, wait=30m or ignore. Its error says what is wanted.
+// ParseInUse parses the value of --in-use: refuse, wait=DURATION or ignore. Its error lists the valid values.
 func ParseInUse(s string) (InUse, error) {
 	wait, waits := strings.CutPrefix(s, "wait=")
 	switch {
@@ -44,18 +44,18 @@ func ParseInUse(s string) (InUse, error) {
 const InUseHint = "wait for these processes to exit, or pass --in-use wait=30m; " +
 	"--in-use ignore proceeds anyway"
 
-// InUseError reports that processes use an environment, so dsbuild left it as it is.
+// InUseError reports that an environment was left unchanged because processes use it.
 type InUseError struct{ What nodeerr.Message }
 
 func (e *InUseError) Error() string { return e.What.Text }
 
-// Common returns the message without the parts that only one node has.
+// Common returns the message without the node's own details.
 func (e *InUseError) Common() string { return e.What.Common }
 
 // Refused marks the node as refused: dsbuild changed nothing on it.
 func (e *InUseError) Refused() {}
 
-// Hint tells the user how to wait.
+// Hint returns InUseHint.
 func (e *InUseError) Hint() string { return InUseHint }
 
 // DescribeProcesses describes the processes that use an environment: the first three in full, the others as a
@@ -88,9 +88,8 @@ func sharedUse(other string, what nodeerr.Message) nodeerr.Message {
 	return nodeerr.Messagef("shares an environment with %s: %s", nodeerr.Own(other), what)
 }
 
-// ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it. Such a
-// node is refused, waits, or is changed with a note. If nodes share an environment, processes on any of them
-// count.
+// ApplyInUse applies the policy to the nodes to be changed whose environment is in use: such a node is refused, waits,
+// or is changed with a note. Processes on any node that shares the environment are considered.
 func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 	for leader, n := range p {
 		if n.Action != Install && n.Action != Rollback {
@@ -114,7 +113,7 @@ func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 	}
 }
 
-// ApplyInUse applies the policy to one node, whose environment is used as what describes.
+// ApplyInUse applies the policy to one node, whose environment is in use as described by what.
 func (p *Decision) ApplyInUse(what nodeerr.Message, policy InUse) {
 	switch {
 	case policy.Ignore:
@@ -133,7 +132,7 @@ const (
 	maxPoll = 10 * time.Second
 )
 
-// AwaitStep is the step in which a node waits until no process uses its environment, before dsbuild sends a byte.
+// AwaitStep returns the step that waits until no process uses a node's environment, before any file is sent.
 func (r *Run) AwaitStep(n *fleet.Node, p *Decision) fleet.Step {
 	return fleet.Step{
 		Name: "fit", Limit: r.Rules.InUse.Wait + r.Fleet.Limit(ProbeLimit), ReadOnly: true,
@@ -142,9 +141,9 @@ func (r *Run) AwaitStep(n *fleet.Node, p *Decision) fleet.Step {
 	}
 }
 
-// AwaitFree returns once no process uses the environment, on the node or on one that shares it. It asks the
-// nodes again, because the survey may be long ago. After the deadline it returns an *InUseError. While it waits,
-// it names the processes to the user.
+// AwaitFree waits until no process uses the environment, on the node or on nodes that share it. It queries the nodes
+// again, because the survey may be out of date, and reports the processes that it waits for. After the deadline it
+// returns an *InUseError.
 func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
 	policy := r.Rules.InUse
 	if policy.Ignore {

@@ -1,7 +1,6 @@
-// Package change is what all changes of nodes have in common: it changes nodes in groups, waits until an environment
-// is free, holds its lock through an agent on the node, sends files over connections that break, and undoes a change
-// that failed. Packages deploy and envdeploy call it: deploy changes the wheel of DeepSpeed, envdeploy a whole
-// environment. It calls neither.
+// Package change holds what packages deploy and envdeploy share: it changes nodes batch by batch, waits until an
+// environment is idle, locks it through an agent on the node, resumes interrupted transfers, and undoes failed changes.
+// Package deploy changes the DeepSpeed wheel of a node, package envdeploy its complete environment.
 package change
 
 import (
@@ -20,19 +19,19 @@ import (
 	"github.com/dsbuild/dsbuild/release/signing"
 )
 
-// Rules say how nodes are changed.
+// Rules are the settings shared by all changes.
 type Rules struct {
-	DryRun    bool            // write nothing: without a proof, dsbuild believes nodes that claim to share a folder
-	Force     bool            // make the change also where a node has the result already
+	DryRun    bool            // write nothing; nodes that claim to share a directory are believed without proof
+	Force     bool            // also change nodes that already have the result
 	InUse     InUse           // the policy for nodes whose environment is in use
-	Serial    fleet.Serial    // the groups in which nodes are changed; nil: all nodes at once
-	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
-	Relay     relay.Options   // how nodes pass files on to each other
-	Policy    *signing.Policy // the wheels that may come to nodes; nil: all
-	LockWait  time.Duration   // how long an agent waits for the lock; 0: lockWait
+	Serial    fleet.Serial    // batch sizes; nil means one batch of all nodes
+	Bandwidth *rate.Limiter   // bytes per second of all uploads together; nil means no limit
+	Relay     relay.Options   // how nodes relay files to each other
+	Policy    *signing.Policy // the wheels that nodes accept; nil means all
+	LockWait  time.Duration   // how long an agent waits for the lock; zero means lockWait
 }
 
-// The time limits of the steps.
+// Timeouts of the steps.
 const (
 	ProbeLimit   = 2 * time.Minute
 	PutLimit     = 30 * time.Minute
@@ -46,19 +45,19 @@ const (
 // Run is one change of the nodes of an inventory, such as a deploy.
 type Run struct {
 	Fleet *fleet.Fleet
-	Relay *relay.Relay // sends the files that it announced; nil: the controller sends all
+	Relay *relay.Relay // sends the registered files; if nil, the controller sends all
 	Rules Rules
-	// Accepted is what lies beside each accepted wheel, by the wheel's sha256.
+	// Accepted holds the provenance and signatures of each accepted wheel, by the wheel's SHA-256.
 	Accepted map[string]signing.Signed
-	// AgentFindsJobs is true if the agent knows the order users. Otherwise a program of its own finds the processes
-	// that use an environment.
+	// AgentFindsJobs reports whether the agent accepts the request users. Otherwise a separate program finds the
+	// processes that use an environment.
 	AgentFindsJobs bool
 
 	by      string // the user, for journals
 	adopted bool   // the survey has ended, with a plan
 }
 
-// NewRun prepares a run; it contacts no node yet.
+// NewRun prepares a run without contacting a node.
 func NewRun(opt fleet.Options, rules Rules) *Run {
 	return &Run{
 		Fleet: fleet.New(opt), Relay: relay.New(rules.Relay), Rules: rules,
@@ -72,8 +71,8 @@ func (r *Run) Close() {
 	r.Fleet.Close()
 }
 
-// Accept judges the wheel in a file, whose SHA-256 is sum, by the policy, unless it has been judged. Only
-// accepted wheels come to nodes.
+// Accept checks the wheel in a file, whose SHA-256 is sum, against the policy, unless it was accepted before. Only
+// accepted wheels are sent to nodes.
 func (r *Run) Accept(file, sum string) error {
 	if _, done := r.Accepted[sum]; done {
 		return nil
@@ -85,7 +84,7 @@ func (r *Run) Accept(file, sum string) error {
 	return err
 }
 
-// Adopt ends the survey: it assigns groups to the nodes of a plan, and notes which are refused.
+// Adopt ends the survey: it assigns the nodes of a plan to batches, and marks the refused ones.
 func (r *Run) Adopt(plan Decisions) {
 	r.adopted = true
 	plan.AssignGroups(r.Rules.Serial)
@@ -112,12 +111,11 @@ type Work struct {
 // Upload is a file to send to a node.
 type Upload struct {
 	fleet.LocalFile
-	NoRelay bool // no other node may pass it on to this one
+	NoRelay bool // only the controller may send it
 }
 
-// Change takes nodes through their work, one group of --serial after the other. work is in inventory order. Nodes
-// that share an environment come after the node that changes it; those that need no change are verified with the
-// first group.
+// Change takes nodes through their work, batch by batch. work is in inventory order. Nodes that share an environment
+// follow the node that changes it; nodes that need no change are verified with the first batch.
 func (r *Run) Change(ctx context.Context, title string, work []Work) {
 	if !r.adopted {
 		return // the survey was interrupted
@@ -174,14 +172,14 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 	}
 }
 
-// NodeReport is the part of a node's report that all changes have.
+// NodeReport returns the part of a node's report that all changes share.
 func (r *Run) NodeReport(n *fleet.Node, p *Decision) report.Node {
 	part := n.Report()
 	part.From, part.Unfit = r.Relay.Sources(n, n.Sent), p.Unfit
 	return part
 }
 
-// JournalEntry is the part of a line in a node's journal that all changes have.
+// JournalEntry holds the fields of a node's journal that all changes share.
 type JournalEntry struct {
 	Do   string `json:"do"` // deploy, rollback, env deploy or env rollback
 	Run  string `json:"run"`
@@ -190,7 +188,7 @@ type JournalEntry struct {
 	Node string `json:"node"`
 }
 
-// NewEntry describes the change of a node, for the journal.
+// NewEntry returns the journal entry for a change of a node.
 func (r *Run) NewEntry(n *fleet.Node, do string) JournalEntry {
 	return JournalEntry{do, r.Fleet.Run, time.Now().UTC().Format(time.RFC3339), r.by, n.Host.Name}
 }

@@ -23,10 +23,10 @@ type Expected struct {
 	Version string `json:"version"`
 }
 
-// BeginReply is the part of an agent's first answer that all agents give: the state once it holds the lock. Another run
-// may have changed it since the probe. A command embeds it in the answer that it expects.
+// BeginReply is the node's state once the agent holds the lock; it may differ from what the probe saw. Commands embed
+// it in their agent's first reply.
 type BeginReply struct {
-	Inbox    string   `json:"inbox"`   // private folder for uploads
+	Inbox    string   `json:"inbox"`   // private directory for uploads
 	Arrived  []string `json:"arrived"` // names of files in the inbox that need not be sent again
 	Repaired bool     `json:"repaired"`
 	Run      string   `json:"run"` // the run that made the last recorded change
@@ -36,17 +36,17 @@ type BeginReply struct {
 
 func (b *BeginReply) beginReply() *BeginReply { return b }
 
-// FirstAnswer is the first answer of an agent: a pointer to a struct that embeds BeginReply.
+// FirstAnswer is the first reply of an agent: a pointer to a struct that embeds BeginReply.
 type FirstAnswer interface{ beginReply() *BeginReply }
 
 // lockWait is how long an agent waits for the lock, unless the rules say otherwise. It covers an agent that still
 // cleans up after a killed controller.
 const lockWait = 20 * time.Second
 
-// Lock starts the agent, which takes the lock, repairs what an interrupted run has left, and answers into into. The
-// request of script holds the fields that only this agent has. The agent expects files, and outlives ctx, so that
-// the controller can still ask it to undo. With again set it waits longer for the lock: the agent before it may not know
-// yet that its connection is gone.
+// Lock starts the agent, which takes the lock, repairs the environment after an interrupted run, and decodes the first
+// reply into into. The request of script holds the fields specific to this agent. The agent expects files, and outlives
+// ctx, so that the controller can still request an undo. With again set it waits longer for the lock, because the
+// previous agent may not have noticed yet that its connection is lost.
 func (r *Run) Lock(
 	ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again bool, into FirstAnswer,
 ) error {
@@ -98,7 +98,7 @@ func ignoreOutput(m json.RawMessage) error {
 	return node.Decode(m, &got)
 }
 
-// Call sends an order to the agent of a node, waits for the answer and decodes it into into, unless into is nil.
+// Call sends a request to the agent of a node, waits for the reply and decodes it into into, unless into is nil.
 func Call(ctx context.Context, n *fleet.Node, order agent.Request, into any) error {
 	return withAdvice(n, n.Agent.Call(ctx, order, into))
 }
@@ -112,8 +112,8 @@ func withAdvice(n *fleet.Node, err error) error {
 	return node.WithAdvice(f, f.Advice, n.Host.Python)
 }
 
-// CheckPrevious lets the policy judge the version that the agent would bring back, and returns the digest of the
-// files that it has accepted, which the agent compares again: "" if there is no policy.
+// CheckPrevious checks the version that the agent would restore against the policy. It returns the digest of the
+// accepted files, which the agent compares again; without a policy, the digest is empty.
 func (r *Run) CheckPrevious(ctx context.Context, n *fleet.Node) (digest string, err error) {
 	if r.Rules.Policy == nil {
 		return "", nil
@@ -132,7 +132,7 @@ func (r *Run) CheckPrevious(ctx context.Context, n *fleet.Node) (digest string, 
 	return kept.Digest, r.Rules.Policy.CheckPrevious(kept.Previous, time.Now())
 }
 
-// FileLabel turns a node's name into a part of a file name.
+// FileLabel returns a node's name as a part of a file name.
 func FileLabel(name string) string {
 	s := strings.Map(func(r rune) rune {
 		if r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {

@@ -22,11 +22,11 @@ type Action string
 // The actions of a plan.
 const (
 	Install  Action = "install"  // put, install, verify, record
-	Rollback Action = "rollback" // rollback: the previous version is put back
-	UpToDate Action = "verify"   // has the result already: verify only
+	Rollback Action = "rollback" // restore the previous version
+	UpToDate Action = "verify"   // has the result already: only verify
 	Shared   Action = "follow"   // shares an environment with another node, which installs
-	Refuse   Action = "refuse"   // the wheel does not fit or the node lacks something: nothing is sent
-	Absent   Action = "skip"     // could not be reached or probed
+	Refuse   Action = "refuse"   // incompatible wheel or unmet requirement: send nothing
+	Absent   Action = "skip"     // not reached or not probed
 )
 
 // Decision is the action on one node, with the reasons for it.
@@ -34,11 +34,11 @@ type Decision struct {
 	Name         string
 	Action       Action
 	Reasons      []string // reasons for a refusal or an absence
-	Unfit        bool     // refused because the wheel does not fit; else because the node lacks something
-	Notes        []string // notes for the user that refuse nothing
+	Unfit        bool     // refused because the wheel is incompatible, not because the node lacks something
+	Notes        []string // notes for the user that do not cause a refusal
 	Hint         string
 	Leader       int  // index of the node that installs for it; its own index if it installs itself
-	Serial       int  // the group of --serial that changes it, from 1; 0: none
+	Serial       int  // the batch that changes it, from 1; zero if none does
 	WaitsForIdle bool // wait until no process uses its environment
 
 	usedBy nodeerr.Message // the processes that use its environment, which the policy ignores
@@ -49,12 +49,12 @@ type Decision struct {
 	common map[string]string // by text, for reasons and notes that hold a node's own details: the text without them
 }
 
-// SetAbsent plans nothing for a node that was not reached.
+// SetAbsent skips a node that was not reached.
 func (p *Decision) SetAbsent(err error) {
 	p.Action, p.Reasons, p.Hint = Absent, []string{p.TextOf(nodeerr.From(err))}, fault.Hint(err)
 }
 
-// SetRefused plans that nothing is sent.
+// SetRefused refuses the node: nothing is sent to it.
 func (p *Decision) SetRefused(hint string, why ...nodeerr.Message) {
 	p.Action, p.Hint, p.Reasons = Refuse, hint, nil
 	for _, m := range why {
@@ -78,10 +78,10 @@ func (p *Decision) commonOf(texts []string) []string {
 	return lists.Map(texts, func(text string) string { return cmp.Or(p.common[text], text) })
 }
 
-// Common returns a text that is equal for nodes refused, or absent, for the same reasons.
+// Common returns the reasons without the node's own details: equal for nodes with the same reasons.
 func (p *Decision) Common() string { return strings.Join(p.commonOf(p.Reasons), "; ") }
 
-// Decisions are a plan: the action on each node, in inventory order.
+// Decisions are a plan: one decision for each node, in inventory order.
 type Decisions []*Decision
 
 // rollout is the order in which the nodes are changed. It leaves out nodes that are not to be changed. Nodes that
@@ -111,13 +111,12 @@ func (p Decisions) membersOf(leader int) []int {
 	return members
 }
 
-// AssignGroups notes for each node the group of --serial that will change it, assuming that no group
-// fails.
+// AssignGroups sets the batch that will change each node, assuming that no batch fails.
 func (p Decisions) AssignGroups(serial fleet.Serial) {
 	p.rollout(serial).AssignGroups(func(node, group int) { p[node].Serial = group })
 }
 
-// Excluded lists the nodes that the plan leaves as they are: refused, or not reached.
+// Excluded returns the nodes that the plan leaves unchanged: refused, or not reached.
 func (p Decisions) Excluded() []report.ExcludedNode {
 	var excluded []report.ExcludedNode
 	for _, n := range p {
@@ -128,14 +127,14 @@ func (p Decisions) Excluded() []report.ExcludedNode {
 	return excluded
 }
 
-// Err is the error that the report of this plan will have, as far as the plan can tell.
+// Err returns the error that the report of this plan will have, as far as the plan can predict it.
 func (p Decisions) Err() error { return report.PlanError(len(p), p.Excluded()) }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.
 const cellSep = "\x00"
 
-// Print writes the plan, equal nodes in one row, in about ten lines. details returns the cells of a node under the
-// names of columns, and what stands before its notes.
+// Print writes the plan in about ten lines, with equal nodes in one row. details returns a node's cells for columns,
+// and the texts to print before its notes.
 func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cells, why []string)) error {
 	var rows []ui.Named
 	for i, n := range p {

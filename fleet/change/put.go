@@ -17,9 +17,8 @@ import (
 // putRetries is how often PutStep tries again to send the files if the connection breaks.
 const putRetries = 4
 
-// PutStep is a step that sends files by put, which may take the lock first. If the connection breaks, it connects
-// again, and then puts again: nothing has been changed by then, and the files that have arrived stay. again tells
-// put that it is not the first try.
+// PutStep returns a step that sends files with put, which may take the lock first. If the connection is lost, the step
+// reconnects and calls put again with again set: nothing has been changed yet, and files that have arrived are kept.
 func (r *Run) PutStep(n *fleet.Node, name string, put func(ctx context.Context, again bool) error) fleet.Step {
 	return fleet.Step{Name: name, Limit: r.Fleet.Limit(PutLimit), Do: func(ctx context.Context) error {
 		for retry := 0; ; retry++ {
@@ -36,8 +35,8 @@ func (r *Run) PutStep(n *fleet.Node, name string, put func(ctx context.Context, 
 	}}
 }
 
-// CleanupStep is the step that removes the files of an interrupted run from a node that needs no other change: the
-// agent does that as soon as it has the lock, which lock takes.
+// CleanupStep returns a cleanup step for up-to-date nodes: the agent removes the files of an interrupted run once lock
+// has taken the lock.
 func (r *Run) CleanupStep(n *fleet.Node, needed bool, lock func(context.Context) error) fleet.Step {
 	return fleet.Step{
 		Name: "put", Limit: r.Fleet.Limit(PutLimit), Needed: func() bool { return needed },
@@ -53,7 +52,7 @@ func (r *Run) CleanupStep(n *fleet.Node, needed bool, lock func(context.Context)
 	}
 }
 
-// Put sends a file to the inbox of the agent that answered b, unless the node has it.
+// Put sends a file to the inbox of the agent that replied b, unless the node has it.
 func (r *Run) Put(ctx context.Context, n *fleet.Node, f fleet.LocalFile, has bool, b BeginReply) error {
 	if has || slices.Contains(b.Arrived, filepath.Base(f.Path)) {
 		n.AddSent(f.Size)
@@ -63,7 +62,7 @@ func (r *Run) Put(ctx context.Context, n *fleet.Node, f fleet.LocalFile, has boo
 	return r.Send(ctx, n, f, b.python, n.InboxPath(f.Path))
 }
 
-// Send brings a file to a path on the node, from another node or from here. python is the path of a Python on the
+// Send sends a file to a path on the node, from another node or from here. python is the path of a Python on the
 // node.
 func (r *Run) Send(ctx context.Context, n *fleet.Node, f fleet.LocalFile, python, to string) error {
 	err := r.Relay.Deliver(ctx, n, python, f.SHA256, to, func(ctx context.Context) error {

@@ -15,13 +15,13 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// A Claim is what a node says of the folder that a change concerns. One node's word must not decide about another:
-// before a plan treats two nodes as sharing the folder, dsbuild proves that they do. One node writes a random word
-// into it; a node that shares the folder can read the word.
+// A Claim is a node's statement about the directory to change. A node must not decide about another one: before a plan
+// treats two nodes as sharing the directory, dsbuild verifies it. One node writes a random word into the directory, and
+// the nodes that share it can read the word.
 type Claim struct {
 	Node     *fleet.Node
 	Folder   string
-	ID       string // equal on nodes that claim to share the folder; "": it is the node's own
+	ID       string // equal on nodes that claim to share the directory; empty if it is the node's own
 	Writable bool
 }
 
@@ -49,8 +49,8 @@ const showWord = `for pause in 0.2 1 2; do
 	sleep $pause
 done`
 
-// ConfirmShared corrects the IDs of claims: nodes that provably share the folder keep a common one, all others that
-// claimed to share it lose theirs.
+// ConfirmShared corrects the IDs of claims: nodes that verifiably share the directory keep a common ID, all others
+// lose theirs.
 func ConfirmShared(ctx context.Context, claims []Claim, forks int) {
 	byID := map[string][]*Claim{}
 	for i := range claims {

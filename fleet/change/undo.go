@@ -14,8 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// UndoReply is the part of an agent's answer to the order undo that all agents give. A command embeds it in the answer
-// that it expects.
+// UndoReply is the part of the reply to the request undo that all agents share. Commands embed it in their agent's
+// reply.
 type UndoReply struct {
 	Recorded bool `json:"recorded"` // the change was already final and stays
 	Finished bool `json:"finished"` // the next run has nothing left to repair
@@ -23,16 +23,17 @@ type UndoReply struct {
 
 func (e *UndoReply) undoReply() *UndoReply { return e }
 
-// LastAnswer is the answer of an agent to the order undo: a pointer to a struct that embeds UndoReply.
+// LastAnswer is the reply of an agent to the request undo: a pointer to a struct that embeds UndoReply.
 type LastAnswer interface{ undoReply() *UndoReply }
 
 // hurriedLimit is how long dsbuild tries to reach a lost node again after the user has
 // interrupted the run.
 const hurriedLimit = 15 * time.Second
 
-// Undo takes back the change that was begun on a node, even after ctx has ended, and finds out the state there. The
-// agent answers into is. If it is lost or cannot undo, another one, which again starts, waits for its end, repairs
-// the node and answers into seen. begun is false if no change had begun. The error says why the state is not known.
+// Undo undoes the change that was begun on a node, even after ctx has ended, and determines the node's state. The
+// agent's reply is decoded into is. If the agent is lost or cannot undo, a second one, started with again, waits for it
+// to end, repairs the node and replies into seen. begun is false if no change had begun. The error is the reason why
+// the state is unknown.
 func (r *Run) Undo(
 	ctx context.Context, n *fleet.Node, again node.Script, is LastAnswer, seen FirstAnswer,
 ) (begun bool, err error) {
@@ -68,7 +69,7 @@ func (r *Run) Undo(
 	return true, nil
 }
 
-// AddOutcome adds to the error of a node what became of its change. err says why that is not known.
+// AddOutcome adds the outcome of a change to the error of its node. err is the reason why the outcome is unknown.
 func AddOutcome(n *fleet.Node, outcome, err error) {
 	try := fault.Hint(n.Err)
 	if err != nil {

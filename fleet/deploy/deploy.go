@@ -19,10 +19,10 @@ type Options struct {
 	change.Rules
 
 	Verify          verify.Level
-	VerifyUnchanged verify.Level // the level for nodes that dsbuild does not change; "" means Verify
+	VerifyUnchanged verify.Level // the level for unchanged nodes; empty means Verify
 	Wheels          []wheel.Loaded
-	Bundle          *wheel.Bundle // wheelhouse for requirements; nil: a node that lacks one is refused
-	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
+	Bundle          *wheel.Bundle // wheelhouse for requirements; if nil, nodes that lack one are refused
+	// PipWheel returns the path of a pip wheel for a Python X.Y, which is sent to nodes whose
 	// environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
 }
@@ -37,7 +37,7 @@ type Deploy struct {
 	pips  map[string]fleet.LocalFile // pip wheels, by Python X.Y
 }
 
-// New prepares a deploy; it contacts no node yet.
+// New prepares a deploy without contacting a node.
 func New(opt Options) *Deploy {
 	d := &Deploy{Run: change.NewRun(opt.Options, opt.Rules), opt: opt, pips: map[string]fleet.LocalFile{}}
 	d.AgentFindsJobs = true
@@ -92,9 +92,9 @@ func (n *nodeState) steps() []fleet.Step {
 	return nil
 }
 
-// Survey is the first half: dsbuild connects to every node, probes it and decides its action. It changes no
-// environment and sends no wheel. It first judges the wheels, and leaves out those that are refused. Where nodes
-// claim that they share an environment, dsbuild writes a file with one word there for a moment to prove it.
+// Survey is the first phase: it excludes wheels that the policy rejects, connects to every node, probes it and decides
+// its action. It changes no environment and sends no wheel. Where nodes claim to share an environment, a temporary file
+// with one word is written there to verify it.
 func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 	if err := d.acceptWheels(); err != nil {
 		return Plan{}, err
@@ -107,7 +107,7 @@ func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 	})
 }
 
-// acceptWheels leaves out the wheels that the policy refuses.
+// acceptWheels excludes the wheels that the policy rejects.
 func (d *Deploy) acceptWheels() error {
 	var accepted []wheel.Loaded
 	var refused []error
@@ -128,8 +128,7 @@ func (d *Deploy) acceptWheels() error {
 	return nil
 }
 
-// SurveyRollback is Survey for a rollback to the version before the last deploy. It needs no
-// wheels.
+// SurveyRollback is Survey for a rollback to the version before the last deploy, which needs no wheels.
 func (d *Deploy) SurveyRollback(ctx context.Context) (Plan, error) {
 	if _, err := d.Probe(ctx); err != nil {
 		return Plan{}, err
@@ -167,7 +166,7 @@ func (d *Deploy) decide(ctx context.Context, newPlan func([]ProbeResult) (Plan, 
 	return plan, nil
 }
 
-// applyPolicy refuses the nodes that need other wheels beside DeepSpeed's, unless the policy accepts these.
+// applyPolicy refuses the nodes that need extra wheels, unless the policy accepts them.
 func (p *Plan) applyPolicy(policy *signing.Policy) {
 	if policy == nil || policy.Companions {
 		return
@@ -180,8 +179,8 @@ func (p *Plan) applyPolicy(policy *signing.Policy) {
 	}
 }
 
-// Apply is the second half: it carries out the plan of the survey. The report is complete even if
-// ctx ends early.
+// Apply is the second phase: it executes the plan of the survey. The report is complete even if ctx
+// ends early.
 func (d *Deploy) Apply(ctx context.Context) *report.Report {
 	title := "deploying"
 	var work []change.Work

@@ -1,8 +1,7 @@
-// Package deploy puts wheels on the nodes of an inventory and verifies each node afterwards.
+// Package deploy installs wheels on the nodes of an inventory and verifies each node afterwards.
 //
-// It works in two halves. In the survey, dsbuild connects to every node and probes it, and NewPlan decides the
-// action for each; NewPlan is pure. dsbuild refuses a node that the wheel does not fit, and an ambiguous choice of
-// wheels, before it sends a byte. Then Apply carries out the plan through a sliding window: put, install, verify,
-// record. One program on the node (deploy.py) holds the lock of the environment and makes all changes. If it loses
-// the controller, it restores the environment by itself.
+// A deploy has two phases. The survey connects to every node and probes it, and NewPlan, a pure function, decides the
+// action on each. Incompatible nodes and ambiguous choices of wheels are rejected before anything is sent. Then Apply
+// executes the plan on a limited number of nodes in parallel: put, install, verify, record. An agent on the node
+// (deploy.py) holds the environment's lock and makes all changes. If it loses the controller, it rolls back on its own.
 package deploy

@@ -26,8 +26,8 @@ const (
 	DepsBundle Deps = "bundle" // install them from a wheelhouse
 )
 
-// LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel at
-// wheelPath or, if wheelPath is a folder, in it.
+// LoadBundle reads the wheelhouse at dir. If dir is empty, it reads the wheelhouse next to the wheel at
+// wheelPath or, if wheelPath is a directory, in it.
 func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 	if dir == "" {
 		if info, err := os.Stat(wheelPath); err != nil || !info.IsDir() {
@@ -90,7 +90,7 @@ type picker struct {
 	asked   map[string]bool
 }
 
-// MissingRequirements returns, as text, the requirements of a wheel that a node does not meet.
+// MissingRequirements returns the requirements of a wheel that a node does not meet, for a message.
 func MissingRequirements(w wheel.Loaded, f node.Facts) ([]string, error) {
 	_, lacks, err := chooseExtraWheels(w, f, nil, false)
 	return reasonsOf(lacks), err

@@ -217,7 +217,7 @@ func TestBundleIsPutBackAsAWhole(t *testing.T) {
 	o.Bundle = fullHouse(t)
 	r := run(t, context.Background(), o)
 	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" ||
-		!strings.Contains(n.Error, "rolled back to no DeepSpeed") {
+		!strings.Contains(n.Error, "rolled back; DeepSpeed is not installed") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -384,7 +384,7 @@ func TestPlanWithABundle(t *testing.T) {
 	lacks.Requires = []string{"torch>=3", "hjson>=4", "nowhere"}
 	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheel.Loaded{lacks},
 		deploy.PlanOptions{Bundle: house})
-	const missing = "missing requirements that the wheelhouse does not meet: " +
+	const missing = "missing requirements not met by the wheelhouse: " +
 		"torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere"
 	if err != nil || plan.Nodes[0].Reasons[0] != missing || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])

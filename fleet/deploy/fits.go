@@ -31,7 +31,7 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 		return reasons, node.HintFor("remove-deepspeed", n.Python)
 	case f.ReadOnly:
 		return []string{"environment is on a read-only file system: " + node.QuotePath(f.SitePackages)},
-			"remount it read-write; if it was, the disk may be failing (dmesg)"
+			"remount it read-write, and check for disk errors: dmesg"
 	case f.HomeOwner != "":
 		home, owner := node.QuotePath(f.Prefix+"/.dsbuild"), node.QuotePath(f.HomeOwner)
 		return []string{fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
@@ -49,7 +49,7 @@ func missingTorchOrPip(f node.Facts, opt PlanOptions) (reasons []string, hint st
 		return []string{"no torch in the environment"}, "set python: in the inventory to an environment with torch"
 	}
 	if err := opt.NoPip[wheel.Minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
-		return []string{fmt.Sprintf("no pip in the environment, and none to send: %v", err)},
+		return []string{fmt.Sprintf("no pip in the environment, and cannot get one to send: %v", err)},
 			"install pip into the environment"
 	}
 	return nil, ""
@@ -102,8 +102,8 @@ func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
 	if len(reasons) == 0 {
 		return "", ""
 	}
-	return "wheel would overwrite commands that are not DeepSpeed's: " + strings.Join(reasons, ", "),
-		"move them away on the node, or build a wheel without these commands"
+	return "wheel would overwrite existing commands: " + strings.Join(reasons, ", "),
+		"move them aside on the node, or build a wheel without them"
 }
 
 // shortage returns the reason that lists the missing requirements, and a hint.
@@ -112,7 +112,7 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 	names := lists.Map(lacks, func(l missing) string { return "'" + l.requirement + "'" })
 	reason = "missing requirements: " + list
 	if opt.Bundle != nil {
-		reason = "missing requirements that the wheelhouse does not meet: " + list
+		reason = "missing requirements not met by the wheelhouse: " + list
 		if python := wheel.Minor(f.Python); opt.Bundle.Python != python {
 			const another = "build a wheelhouse for the node (this one is for Python %s, the node has %s): dsbuild wheel --bundle --python %s"
 			return reason, fmt.Sprintf(another, opt.Bundle.Python, f.Python, python)

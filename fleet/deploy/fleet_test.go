@@ -120,7 +120,7 @@ func TestShadowIsNamed(t *testing.T) {
 	if n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Error, shadow) || !strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%+v", n)
 	}
-	if n.After != nil || !strings.Contains(n.Error, "rolled back to no DeepSpeed") {
+	if n.After != nil || !strings.Contains(n.Error, "rolled back; DeepSpeed is not installed") {
 		t.Errorf("after: %+v, error %q", n.After, n.Error)
 	}
 	e.mustBe(t, was)

@@ -100,7 +100,7 @@ func TestLogOfEveryNode(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3}  +== connect$`).MatchString(good) {
 		t.Error("no times")
 	}
-	inOrder(t, bad, "gpu2/train: deploy", "== install", "Successfully installed", "== verify", "failed after", "libcudart.so.13: cannot open shared object file", `order  {"do":"undo"`, "rolled back to no DeepSpeed")
+	inOrder(t, bad, "gpu2/train: deploy", "== install", "Successfully installed", "== verify", "failed after", "libcudart.so.13: cannot open shared object file", `order  {"do":"undo"`, "rolled back; DeepSpeed is not installed")
 	if n := r.Nodes[1]; n.Log != filepath.Join(dir, "gpu2+train.log") || !strings.Contains(printed(t, r), "\n  log: "+n.Log+"\n") {
 		t.Errorf("the report does not name the log: %q", n.Log)
 	}

@@ -134,7 +134,7 @@ func (m *marker) value() (value, name string, err error) {
 	}
 	value, ok := m.env[strings.ReplaceAll(w, ".", "_")]
 	if !ok {
-		return "", "", fmt.Errorf("marker variable %q is unknown", w)
+		return "", "", fmt.Errorf("unknown marker variable %q", w)
 	}
 	return value, w, nil
 }
@@ -163,5 +163,5 @@ func compare(left, op, right string, versions bool) (bool, error) {
 	case ">=":
 		return left >= right, nil
 	}
-	return false, fmt.Errorf("marker operator %q is unknown", op)
+	return false, fmt.Errorf("unknown marker operator %q", op)
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// DefaultPip is DownloadPip with this user's cache folder.
+// DefaultPip is DownloadPip with the user's cache directory.
 func DefaultPip() func(ctx context.Context, python string) (string, error) {
 	return DownloadPip(filepath.Join(xdg.CacheHome, "dsbuild", "pip"))
 }
 
-// DownloadPip returns a function that finds the pip wheel that is pinned for a Python X.Y in dir. If dir has none,
-// the function downloads it with the pip of the local python3. Nodes run it, so it must be the pinned file.
+// DownloadPip returns a function that returns the pinned pip wheel for a Python X.Y from dir, or downloads it with the
+// pip of the local python3. Because nodes run it, its SHA-256 is always checked.
 func DownloadPip(dir string) func(ctx context.Context, python string) (string, error) {
 	return func(ctx context.Context, python string) (string, error) {
 		pip, ok := dockerfiles.PinnedPip(python)
 		if !ok {
-			return "", fmt.Errorf("no pip is pinned for Python %s", python)
+			return "", fmt.Errorf("no pinned pip for Python %s", python)
 		}
 		name := fmt.Sprintf("pip-%s-py3-none-any.whl", pip.Version)
 		file := filepath.Join(dir, name)

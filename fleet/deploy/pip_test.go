@@ -35,7 +35,7 @@ func TestPipIsPinned(t *testing.T) {
 		t.Errorf("left in the cache: %v, %v", left, err)
 	}
 	if _, err := deploy.DownloadPip(cache)(t.Context(), "2.7"); err == nil ||
-		!strings.Contains(err.Error(), "no pip is pinned for Python 2.7") {
+		!strings.Contains(err.Error(), "no pinned pip for Python 2.7") {
 		t.Errorf("an old Python: %v", err)
 	}
 }

@@ -22,17 +22,17 @@ type ProbeResult struct {
 	Name   string
 	Python string // in the inventory
 	Facts  node.Facts
-	Err    error // the reason if there are no facts
+	Err    error // why there are no facts
 }
 
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
 	change.Decision
-	WheelName   string              // "" if none was chosen
+	WheelName   string              // empty if none was chosen
 	Wheel       *wheel.Loaded       // nil if none was chosen, or it is not built yet
 	ExtraWheels []wheel.BundleWheel // wheels of the wheelhouse to install with it
-	Chosen      []string            // of the notes, why it gets this wheel and not another one that fits
-	Back        string              // rollback: the version that it puts back
+	Chosen      []string            // the notes that explain the choice between several compatible wheels
+	Back        string              // the version that a rollback restores
 
 	need, free int64 // bytes for the wheels, on the fuller of its disks
 }
@@ -40,9 +40,9 @@ type NodePlan struct {
 // Plan lists the actions of a deploy, in inventory order.
 type Plan struct {
 	change.Decisions
-	Nodes  []NodePlan     // Decisions are their common parts
+	Nodes  []NodePlan     // Decisions points to their Decision fields
 	Wheels []wheel.Loaded // the wheels in use; a single wheel is listed even if no node uses it
-	// Assigned is true if each node was assigned its wheel: a fleet with several wheels is intended.
+	// Assigned is set if each node was assigned its wheel, so that different wheels are intended.
 	Assigned bool
 }
 
@@ -50,14 +50,14 @@ type Plan struct {
 type PlanOptions struct {
 	// Force installs even if the node already runs the wheel.
 	Force bool
-	// NoPip maps a Python X.Y to the reason why dsbuild has no pip wheel for it.
+	// NoPip maps a Python X.Y to the reason why there is no pip wheel for it.
 	NoPip map[string]error
-	// Bundle is the wheelhouse for requirements; nil: a node that lacks one is refused.
+	// Bundle is the wheelhouse for requirements. If it is nil, nodes that lack one are refused.
 	Bundle *wheel.Bundle
 }
 
-// NewPlan decides the action on each node. It is pure. The error asks for fault.Usage if the
-// wheels leave open which one a node should get.
+// NewPlan decides the action on each node. It is pure. If the choice of a wheel is ambiguous, the exit
+// code of the error is fault.Usage.
 func NewPlan(nodes []ProbeResult, offered []wheel.Loaded, opt PlanOptions) (Plan, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -92,8 +92,8 @@ func NewPlan(nodes []ProbeResult, offered []wheel.Loaded, opt PlanOptions) (Plan
 	return plan, nil
 }
 
-// Usable returns the plan before wheels are chosen: a node that would refuse any wheel is refused, the others install.
-// It is pure.
+// Usable returns the plan before wheels are chosen: nodes on which no wheel can be installed are refused, the others
+// install. It is pure.
 func Usable(nodes []ProbeResult, opt PlanOptions) Plan {
 	return newPlan(nodes, func(i int, n *NodePlan) {
 		n.Action = change.Install
@@ -105,15 +105,15 @@ func Usable(nodes []ProbeResult, opt PlanOptions) Plan {
 
 // Assignment is the wheel assigned to a node by the caller, or the reason why the node gets none.
 type Assignment struct {
-	Name    string        // of the wheel, also before it is built; nodes that share an environment must agree on it
-	Wheel   *wheel.Loaded // nil: not built yet, for the reason in Pending
+	Name    string        // of the wheel, even if not built yet; equal on nodes that share an environment
+	Wheel   *wheel.Loaded // nil if not built yet, for the reason in Pending
 	Pending string
-	Refusal *Refusal      // no wheel can fit this node
+	Refusal *Refusal      // why no wheel is compatible with this node
 	Bundle  *wheel.Bundle // wheelhouse for the requirements of this wheel
-	Err     error         // why its wheel is missing: dsbuild leaves the node as it is
+	Err     error         // why its wheel is missing; the node is left unchanged
 }
 
-// Refusal lists the reasons why no wheel fits a node.
+// Refusal lists the reasons why no wheel is compatible with a node.
 type Refusal struct {
 	Reasons []string
 	Hint    string
@@ -142,8 +142,8 @@ func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOpti
 	return plan, nil
 }
 
-// Assign ends the survey that Probe began, for nodes that each have a wheel assigned. It changes no environment and
-// sends no wheel.
+// Assign ends the survey that Probe began, with a wheel assigned to each node. It changes no environment and sends no
+// wheel.
 func (d *Deploy) Assign(ctx context.Context, assignments []Assignment) (Plan, error) {
 	assignments = slices.Clone(assignments)
 	for i, n := range d.nodes {
@@ -160,8 +160,8 @@ func (d *Deploy) Assign(ctx context.Context, assignments []Assignment) (Plan, er
 	})
 }
 
-// Preview returns the plan of Assign for wheels of which some may still be pending. It downloads nothing, and the
-// nodes do not get their parts of it.
+// Preview returns the plan that Assign would make, even if some wheels are pending. It downloads nothing and does not
+// adopt the plan.
 func (d *Deploy) Preview(assignments []Assignment) (Plan, error) {
 	known := d.probeResults()
 	plan, err := NewAssignedPlan(known, assignments, PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle})
@@ -218,7 +218,7 @@ func (n *NodePlan) choose(tables *compat.Tables, f node.Facts, offered []wheel.L
 	}
 	if choice.Wheel == nil {
 		n.Unfit = true
-		n.refuse("build a wheel for it: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
+		n.refuse("build a wheel for this node: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
 		return nil
 	}
 	n.WheelName = choice.Wheel.Manifest.Name

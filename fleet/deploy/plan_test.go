@@ -61,7 +61,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, change.Refuse, "x86-64-v3"},
 		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, change.Refuse, " needed"},
 		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, change.Refuse, "missing requirements: torch"},
-		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Refuse, "and none to send: offline"},
+		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Refuse, "and cannot get one to send: offline"},
 		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Install, ""},
 		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, change.Refuse, "no RECORD"},
 		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, change.Install, ""},
@@ -138,7 +138,7 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheel.Loaded{v3, other, v4},
 		deploy.PlanOptions{})
 	if !errors.As(err, &usage) || usage.ExitCode() != 2 ||
-		!strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
+		!strings.Contains(err.Error(), "equally suitable wheels: other.whl, v4.whl") {
 		t.Errorf("two that fit equally: %v", err)
 	}
 	// A node that none fits is refused, and the others go on.

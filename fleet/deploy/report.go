@@ -30,7 +30,7 @@ func (p Plan) Print(w io.Writer) error {
 		case change.Shared:
 			why = []string{"shares an environment with " + p.Nodes[n.Leader].Name}
 		case change.Rollback:
-			why = []string{"back to " + n.Back}
+			why = []string{"to " + n.Back}
 		case change.UpToDate:
 			why = []string{"already runs this wheel"}
 		}

@@ -13,11 +13,12 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// NewRollbackPlan decides which nodes go back to the version before the last deploy. It is pure.
+// NewRollbackPlan decides which nodes roll back to the version before the last deploy. It is pure.
 func NewRollbackPlan(nodes []ProbeResult) Plan {
 	return newPlan(nodes, func(i int, p *NodePlan) {
 		if nodes[i].Facts.Previous == nil {
-			p.refuse("deploy the version you want: a node keeps only the version that the last deploy replaced", "no previous version to roll back to")
+			p.refuse("deploy the version you want; only the version before the last deploy is kept",
+				"no previous version to roll back to")
 			return
 		}
 		p.Action, p.Back = change.Rollback, previousName(nodes[i].Facts.Previous)

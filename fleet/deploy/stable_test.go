@@ -48,8 +48,8 @@ func TestPlanChoosesAmongABIs(t *testing.T) {
 		"more, both stable":  {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, other, "gpu.whl", "more operators"},
 		"CUDA of another":    {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, cuda12, "stable.whl", ""},
 		"more, in the other": {[]wheel.Loaded{own, stableWheel("gpu.whl", gpu, "8.0")}, nil, "gpu.whl", "more operators"},
-		"others":             {[]wheel.Loaded{own, stableWheel("stable.whl", []string{"utils"})}, nil, "", "equally well: own.whl, stable.whl"},
-		"twice the same":     {[]wheel.Loaded{stableWheel("a.whl", plain), stableWheel("b.whl", plain)}, nil, "", "equally well: a.whl, b.whl"},
+		"others":             {[]wheel.Loaded{own, stableWheel("stable.whl", []string{"utils"})}, nil, "", "equally suitable wheels: own.whl, stable.whl"},
+		"twice the same":     {[]wheel.Loaded{stableWheel("a.whl", plain), stableWheel("b.whl", plain)}, nil, "", "equally suitable wheels: a.whl, b.whl"},
 	} {
 		for range 2 {
 			c.offered = slices.Clone(c.offered)

@@ -53,7 +53,7 @@ func (n *nodeState) outcome(is change.UndoReply, before *report.Version, err err
 		return nodeerr.Errorf("unchanged: %s", nodeerr.Own(before.String()))
 	case before == nil:
 		n.Changed, n.after = false, nil
-		return errors.New("rolled back to no DeepSpeed")
+		return errors.New("rolled back; DeepSpeed is not installed")
 	}
 	n.Changed, n.after = false, before
 	return nodeerr.Errorf("rolled back to DeepSpeed %s", nodeerr.Own(before.Version))
@@ -68,7 +68,7 @@ func (n *nodeState) describeUnseen(err error) error {
 	case n.Step == "record":
 		return errors.New("either version may be installed; deploy again")
 	case errors.Is(err, remote.ErrLost):
-		return errors.New("the node rolls back by itself, which could not be confirmed")
+		return errors.New("the node rolls back on its own, but this could not be confirmed")
 	}
 	if n.Err.Error() == err.Error() {
 		return errors.New("environment state is unknown; the next deploy repairs it")

@@ -17,7 +17,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
 			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"),
 				n.Facts.NoPython())
 		case n.State.Previous == nil:
-			p.refuse("deploy the environment you want: a node keeps only the environment before the last switch", "no previous environment to roll back to")
+			p.refuse("deploy the environment you want; only the environment before the last switch is kept", "no previous environment to roll back to")
 		default:
 			p.Action = change.Rollback
 		}

@@ -106,7 +106,7 @@ func TestPreviousVersionsAreNoCause(t *testing.T) {
 	causes := report.Causes([]report.Node{
 		failed("gpu1", "0.19.7", backTo("0.19.7")),
 		failed("gpu2", "0.18.2", backTo("0.18.2")),
-		failed("gpu3", "0.18.2", errors.New("the node rolls back by itself, which could not be confirmed")),
+		failed("gpu3", "0.18.2", errors.New("the node rolls back on its own, but this could not be confirmed")),
 	})
 	if len(causes) != 2 || len(causes[0].Nodes) != 2 || causes[1].Node != "gpu3" {
 		t.Errorf("%+v", causes)
