@@ -38,8 +38,8 @@ the run is interrupted. Deploys are idempotent: nodes that already run the wheel
 are only verified. Torch and its dependencies are never changed.
 
 By default, nodes that lack requirements or whose environment is in use are
-rejected (--deps, --in-use). An environment that several nodes share is updated
-once.`,
+rejected; --deps and --in-use change this. An environment that several nodes
+share is updated once.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild ship" builds the wheels first; "dsbuild env deploy" installs complete environments on nodes that have only a Python.`,
 		},

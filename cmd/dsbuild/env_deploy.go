@@ -42,7 +42,8 @@ compared with its wheel and every op is loaded before the node switches to the
 new environment by renaming a symbolic link. If a step fails or the run is
 interrupted, the old environment stays in use. Deploys are idempotent.
 
-By default, nodes whose current environment is in use are rejected (--in-use).`,
+By default, nodes whose current environment is in use are rejected; --in-use
+changes this.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild env lock" writes the lockfile; "dsbuild ship --env" builds, locks and deploys.`,
 		},

@@ -30,7 +30,7 @@ func newRollbackCommand(a *app) *cobra.Command {
 		Long: `Restore the DeepSpeed that each node had before the last deploy.
 
 Where there was none, DeepSpeed is removed. Each node keeps one previous
-version, so no files are sent, and a rollback cannot be followed by another one.`,
+version, so no files are sent, and a second rollback fails.`,
 		Example: `  # Roll back two nodes
   $ dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args: cobra.ExactArgs(1),

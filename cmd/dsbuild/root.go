@@ -152,8 +152,8 @@ const helpWidth = 80
 func rootNotes() string {
 	exits := lists.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
 	return `INVENTORY is a file (dsbuild YAML, DeepSpeed hostfile or Ansible inventory), "-"
-for standard input, a node expression such as gpu[01-16], or slurm:PARTITION. See
-"dsbuild nodes --help".
+for standard input, a node expression such as gpu[01-16], or slurm:PARTITION.
+See "dsbuild nodes --help".
 
 Results are written to standard output, progress and messages to standard error.
 

@@ -35,8 +35,8 @@ nodes; then every op is loaded. Different drivers, glibc versions, CPUs and GPUs
 are listed but allowed. Nothing is changed on the nodes.
 
 With --wheel, each node must run the given wheel or, from a directory, its best
-match. Use it if the nodes need different wheels, for example for two Python
-versions.`,
+match. Use --wheel if the nodes need different wheels, for example for two
+Python versions.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild check" tests whether the nodes are ready for a job; "dsbuild verify-wheel" checks wheel files.`,
 		},
