@@ -30,19 +30,31 @@ func (b *builder) addProblem(s Setting, hint, format string, args ...any) {
 	if len(s.Words) > 0 {
 		at = s.Words[0].At
 	}
-	b.Add(at, hint, format, args...)
+	message := fmt.Sprintf(format, args...)
+	if at.Line == 0 && strings.HasPrefix(message, at.File+" ") {
+		at = Position{} // the message names the flag
+	}
+	b.Add(at, hint, "%s", message)
 }
 
 // refuse records an invalid value: `invalid value "-1" for --gpus: want …`, in a file with its position and key.
 func (b *builder) refuse(s Setting, hint, why string) {
-	at, name := s.At, s.Key
+	at := s.At
 	if len(s.Words) > 0 {
 		at = s.Words[0].At
 	}
 	if at.Line == 0 {
-		at, name = Position{}, at.File
+		at = Position{}
 	}
-	b.Add(at, hint, "invalid value %q for %s: %s", lineerr.Clip(s.text()), name, why)
+	b.Add(at, hint, "invalid value %q for %s: %s", lineerr.Clip(s.text()), s.name(), why)
+}
+
+// name returns the name that the user wrote: a flag, or a key of a file.
+func (s Setting) name() string {
+	if s.At.Line > 0 {
+		return s.Key
+	}
+	return s.At.File
 }
 
 // form is a value as the user writes it: after its flag, or alone in a file.
@@ -55,7 +67,7 @@ func (s Setting) form(value string) string {
 
 func (b *builder) oneLine(s Setting) bool {
 	if t := s.text(); strings.TrimSpace(t) == "" || strings.ContainsAny(t, "\n\r\x00") || len(t) > 4000 {
-		b.addProblem(s, "", "%s must be one line", s.Key)
+		b.refuse(s, "", "want one line")
 		return false
 	}
 	return true
@@ -247,13 +259,23 @@ func (j *Job) BySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXF
 // hasWorkers reports whether the job is a group of one-node Slurm jobs.
 func (j *Job) hasWorkers() bool { return j.Kind == Slurm && j.SlurmForm == "workers" }
 
+// workers is the setting that makes a job a group of one-node Slurm jobs, as the user wrote it.
+func (b *builder) workers() string {
+	s := b.said["slurm-form"]
+	if s.At.Line > 0 {
+		return "slurm-form: workers"
+	}
+	return s.form("workers")
+}
+
 // checkAll finds settings that contradict each other.
 func (b *builder) checkAll() {
 	j, nodes := b.job, b.said["nodes"]
 	switch {
 	case !j.Nodes.Elastic():
 	case j.Rendezvous == "static":
-		b.addProblem(b.said["rendezvous"], "omit it", "elastic jobs (MIN:MAX) require c10d: they have no fixed ranks")
+		s := b.said["rendezvous"]
+		b.addProblem(s, "omit "+s.name(), "elastic jobs (MIN:MAX) require c10d: they have no fixed ranks")
 	case j.Kind == JAX:
 		b.addProblem(nodes, "", "JAX requires a fixed number of nodes, not MIN:MAX")
 	case j.Kind == K8s && j.K8sForm == "trainjob":
@@ -264,11 +286,12 @@ func (b *builder) checkAll() {
 			"without restarts, an elastic job does not survive the loss of a node")
 	}
 	if j.hasWorkers() && j.Rendezvous == "static" {
-		b.addProblem(b.said["rendezvous"], "omit it", "--form workers requires c10d: one-node jobs have no fixed ranks")
+		s := b.said["rendezvous"]
+		b.addProblem(s, "omit "+s.name(), "%s requires c10d: one-node jobs have no fixed ranks", b.workers())
 	}
 	if j.hasWorkers() && j.Nodes.Max < 2 {
-		b.addProblem(b.said["slurm-form"], "omit --form for one node",
-			"--form workers requires a master and at least one worker")
+		s := b.said["slurm-form"]
+		b.addProblem(s, "omit "+s.name()+" for one node", "%s requires at least two nodes", b.workers())
 	}
 	if j.Kind == JAX && j.GPUs%j.Procs != 0 && j.GPUs > 0 {
 		b.addProblem(b.said["procs"], "", "cannot divide %d GPUs evenly among %d processes", j.GPUs, j.Procs)
@@ -304,7 +327,7 @@ func (b *builder) checkAll() {
 func (b *builder) checkContainer() {
 	j := b.job
 	if j.Image == "" && !b.refused["image"] {
-		b.Add(Position{}, "use an image that contains torch", "missing --image IMAGE")
+		b.Add(Position{}, "set --image to an image that contains torch", "missing --image IMAGE")
 	}
 	volume, name := `[a-z0-9]([a-z0-9.-]*[a-z0-9])?`, "PersistentVolumeClaim"
 	if j.Kind == Docker {
@@ -321,9 +344,8 @@ func (b *builder) checkContainer() {
 func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
-		b.addProblem(b.said["name"], "for example "+b.said["name"].form("train-t5"),
-			"%q is not a valid name on Kubernetes: want at most 40 lower-case letters, digits and '-', beginning with a letter",
-			j.Name)
+		b.refuse(b.said["name"], "use a name such as "+b.said["name"].form("train-t5"),
+			"Kubernetes requires at most 40 lower-case letters, digits and '-', beginning with a letter")
 	}
 	switch {
 	case j.Gang == "kueue" && j.Queue == "" && !b.refused["queue"]:
@@ -332,10 +354,10 @@ func (b *builder) checkK8s() {
 		b.addProblem(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue",
 			"Kubeflow Trainer 2.0 does not support Volcano for a TrainJob")
 	case j.Gang == "coscheduling" && j.Queue != "":
-		b.addProblem(b.said["queue"], "omit it", "coscheduling has no queues")
+		b.addProblem(b.said["queue"], "omit "+b.said["queue"].name(), "coscheduling has no queues")
 	}
 	if b.isSet("rdzv-id") && !j.Nodes.Elastic() {
-		b.addProblem(b.said["rdzv-id"], "omit it", "only an elastic PyTorchJob has a rendezvous ID")
+		b.addProblem(b.said["rdzv-id"], "omit "+b.said["rdzv-id"].name(), "only an elastic PyTorchJob has a rendezvous ID")
 	}
 }
 
@@ -348,15 +370,16 @@ func (b *builder) checkSlurm() {
 		}
 		j.Container, j.Image, j.Mounts = "", "", nil
 	} else if j.Image == "" && !b.refused["image"] {
-		b.addProblem(b.said["container"], "add --image with a .sif or .sqsh file, or docker://NAME", "missing image")
+		b.addProblem(b.said["container"], "set the image to a .sif or .sqsh file, or docker://NAME",
+			"%s requires an image", b.said["container"].name())
 	}
 	if j.hasWorkers() && j.Container != "" {
-		b.addProblem(b.said["container"], "omit --form to run one job on all nodes",
-			"--form workers does not support containers")
+		b.addProblem(b.said["container"], "omit "+b.said["slurm-form"].name()+" to run one job on all nodes",
+			"%s does not support containers", b.workers())
 	}
 	if j.hasWorkers() && j.Requeue {
-		b.addProblem(b.said["requeue"], "omit --form to run one job on all nodes",
-			"--form workers does not support requeueing: the other jobs cannot find a requeued one")
+		b.addProblem(b.said["requeue"], "omit "+b.said["slurm-form"].name()+" to run one job on all nodes",
+			"%s does not support requeueing: the other jobs cannot find a requeued one", b.workers())
 	}
 }
 
@@ -391,7 +414,7 @@ func (b *builder) checkHosts() {
 			"invalid interpreter %q: looks like an option", j.Python)
 	case len(words) > 1 && classifyFirstWord(words[0]) != pythonFile:
 		b.addProblem(b.said["python"], "use the environment's interpreter, such as --python .venv/bin/python",
-			"invalid interpreter %q: a command with arguments", j.Python)
+			"invalid interpreter %q: contains arguments", j.Python)
 	}
 	if len(j.Hosts) == 0 {
 		return

@@ -54,7 +54,7 @@ func TestContainerMistakes(t *testing.T) {
 		kind        Launcher
 		flags, want string
 	}{
-		{Slurm, "container=pyxis", "missing image"},
+		{Slurm, "container=pyxis", "--container requires an image"},
 		{Slurm, "image=a.sif", "--image requires --container"},
 		{Slurm, "mount=/a:/b", "--mount requires --container"},
 		{Slurm, "container=docker image=a", "want pyxis or apptainer"},

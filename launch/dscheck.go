@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/lineerr"
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // givenConfig reads and checks the user's configuration.
@@ -17,8 +16,8 @@ func (b *builder) givenConfig(r Request) {
 	name := b.job.DS.File
 	for _, key := range slices.DeleteFunc(configKeys(), func(key string) bool { return key == "ds-auto" }) {
 		if b.isSet(key) {
-			b.addProblem(b.said[key], "set it in "+name+", or omit --config",
-				"%s applies only to a generated configuration, not to %s", key, name)
+			b.addProblem(b.said[key], "set the value in "+name+", or omit "+b.said["ds-config"].name(),
+				"%s applies only to a generated configuration, not to %s", b.said[key].name(), name)
 		}
 	}
 	data, err := r.ReadFile(name)
@@ -98,10 +97,7 @@ func (k configCheck) checkBatch() {
 	case train == 0 && micro == 0:
 		k.Add(k.at(accKey), "set "+microKey, "missing %s or %s", trainKey, microKey)
 	case train > 0 && !rule.isConsistent():
-		full := rule.withDerived()
-		k.Add(k.at(trainKey), rule.nearestFits(),
-			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s",
-			trainKey, train, full.micro, full.acc, ui.Count(rule.world, "process"))
+		k.Add(k.at(trainKey), rule.nearestFits(), "%s %d does not match %s", trainKey, train, rule.factors())
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// DSConfig are the settings of a DeepSpeed configuration.
+// DSConfig holds the settings of a DeepSpeed configuration.
 type DSConfig struct {
-	File       string // check this one; "" to render one
+	File       string // the user's configuration; optional
 	Stage      int
 	Offload    string
 	NVMePath   string
@@ -24,13 +24,13 @@ type DSConfig struct {
 	MicroBatch int
 	// Accumulation is gradient_accumulation_steps.
 	Accumulation int
-	// Auto leaves values to the Trainer of Hugging Face.
+	// Auto leaves values to the Hugging Face Trainer.
 	Auto bool
-	// Arg is the program's option for the file: "" for the usual one, none if
-	// dsbuild must not pass the file.
+	// Arg is the program's option for the file. It is "" for the default, and none if
+	// the file is not passed.
 	Arg string
-	// Rendered: dsbuild renders a configuration. Named: the program's arguments
-	// name one.
+	// Rendered is set if dsbuild generates a configuration, and Named if the program's
+	// arguments contain one.
 	Rendered, Named bool
 }
 
@@ -42,7 +42,7 @@ func configKeys() []string {
 // takesConfig are the kinds whose jobs may have a DeepSpeed configuration.
 func takesConfig() []Launcher { return []Launcher{Slurm, Torchrun, AIStation} }
 
-// TakesConfig reports whether jobs of a kind may have a DeepSpeed configuration.
+// TakesConfig reports whether jobs of a kind support a DeepSpeed configuration.
 func TakesConfig(kind Launcher) bool { return slices.Contains(takesConfig(), kind) }
 
 // prepareConfig completes the settings of DeepSpeed's configuration, or reads the
@@ -68,7 +68,7 @@ func (b *builder) prepareConfig(r Request) {
 	case !said:
 		if b.isSet("config-arg") && !ds.Named {
 			b.addProblem(b.said["config-arg"], "add --zero 2, or --config FILE",
-				"config-arg requires a DeepSpeed configuration")
+				"%s requires a DeepSpeed configuration", b.said["config-arg"].name())
 		}
 		return
 	}
@@ -93,9 +93,8 @@ func (ds DSConfig) isPassed() bool { return ds.isSet() && !ds.Named && ds.Arg !=
 // renders or one that the user gives.
 func (ds DSConfig) isSet() bool { return ds.File != "" || ds.Rendered }
 
-// Flags are the words before the configuration's name in the program's
-// arguments: those of the Trainer of Hugging Face, or those that
-// deepspeed.add_config_arguments gives a program.
+// Flags returns the program's options for the configuration file: those of the Hugging Face
+// Trainer, or those of deepspeed.add_config_arguments.
 func (ds DSConfig) Flags() string {
 	switch {
 	case ds.Arg != "":
@@ -123,7 +122,7 @@ func (j *Job) configFile() []File {
 	return []File{{ConfigName, 0o644, j.DS.text()}}
 }
 
-// ConfigName is the file of a rendered DeepSpeed configuration.
+// ConfigName is the file name of a generated DeepSpeed configuration.
 const ConfigName = "ds_config.json"
 
 func (b *builder) placeOf(key string) Position {
@@ -153,7 +152,7 @@ func (b *builder) completeConfig() {
 		b.Add(b.placeOf("offload"), "add --nvme-path /local/nvme", "NVMe offload requires a directory on a local disk")
 	}
 	if ds.Offload != "none" && ds.Stage == 0 {
-		b.Add(b.placeOf("offload"), "add --zero 2", "offloading requires ZeRO")
+		b.Add(b.placeOf("offload"), "add --zero 2", "offloading requires ZeRO stage 1 or higher")
 	}
 	b.completeBatch()
 }
@@ -193,6 +192,19 @@ func (b batch) isConsistent() bool {
 	return c.micro > 0 && c.acc > 0 && c.micro*c.acc*c.world == c.train
 }
 
+// factors describes the numbers that the train batch must match.
+func (b batch) factors() string {
+	var known []string
+	if b.micro > 0 {
+		known = append(known, fmt.Sprintf("micro-batch %d", b.micro))
+	}
+	if b.acc > 0 {
+		known = append(known, fmt.Sprintf("accumulation %d", b.acc))
+	}
+	known = append(known, ui.Count(b.world, "process"))
+	return strings.Join(known, " x ") + ": want micro-batch x accumulation x processes"
+}
+
 // nearestFits suggests the nearest train batches that match the other numbers.
 func (b batch) nearestFits() string {
 	step := max(b.micro, 1) * max(b.acc, 1) * b.world
@@ -217,7 +229,7 @@ func (b *builder) completeBatch() {
 	if rule.world == 0 {
 		if rule.train > 0 {
 			b.Add(b.placeOf("train-batch"), "use --micro-batch and --accumulation, which DeepSpeed multiplies by the number of processes",
-				"train-batch depends on the number of processes, which is unknown until the job runs")
+				"the train batch depends on the number of processes, which is unknown until the job runs")
 		}
 		if !ds.Auto {
 			ds.MicroBatch, ds.Accumulation = max(ds.MicroBatch, 1), max(ds.Accumulation, 1)
@@ -225,17 +237,8 @@ func (b *builder) completeBatch() {
 		return
 	}
 	if rule.train > 0 && !rule.isConsistent() && (!ds.Auto || rule.micro > 0 && rule.acc > 0) {
-		known := []string{}
-		if rule.micro > 0 {
-			known = append(known, fmt.Sprintf("micro-batch %d", rule.micro))
-		}
-		if rule.acc > 0 {
-			known = append(known, fmt.Sprintf("accumulation %d", rule.acc))
-		}
-		known = append(known, ui.Count(rule.world, "process"))
-		b.Add(b.placeOf("train-batch"), rule.nearestFits(),
-			"train-batch %d does not match %s: want micro-batch x accumulation x processes",
-			rule.train, strings.Join(known, " x "))
+		s := b.said["train-batch"]
+		b.addProblem(s, rule.nearestFits(), "%s %d does not match %s", s.name(), rule.train, rule.factors())
 		return
 	}
 	if ds.Auto {

@@ -77,7 +77,7 @@ func (c config) readValue(dec *json.Decoder, path string, offset, depth int) err
 		}
 		inner := strings.TrimPrefix(path+"."+key, ".")
 		if _, twice := c[inner]; twice {
-			return &configFault{at, fmt.Sprintf("%q occurs twice", inner)}
+			return &configFault{at, fmt.Sprintf("duplicate key %q", inner)}
 		}
 		if err := c.readValue(dec, inner, at, depth+1); err != nil {
 			return err
@@ -97,7 +97,7 @@ func faultOf(dec *json.Decoder, err error) error {
 		at = int(syntax.Offset) - 1
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &configFault{at, "the JSON ends too early"}
+		return &configFault{at, "unexpected end of JSON"}
 	}
 	return &configFault{at, err.Error()}
 }

@@ -1,8 +1,8 @@
-// Package launch renders one training job as files: scripts for Slurm, torchrun,
-// JAX, AIStation and docker, and manifests for Kubernetes.
+// Package launch generates the files that start a training job: scripts for Slurm, torchrun,
+// JAX, AIStation and Docker, and manifests for Kubernetes.
 //
-// Flags, a file, or both describe the job. Each rendering runs without changes, and
-// its comments explain its lines. This package starts nothing.
+// A job is described by flags, a file, or both. The files run without edits, and comments
+// explain their lines. This package does not run them.
 package launch
 
 import (
@@ -16,7 +16,7 @@ import (
 // Launcher is a way to launch a job.
 type Launcher string
 
-// The kinds there are.
+// The launchers.
 const (
 	Slurm     Launcher = "slurm"
 	Torchrun  Launcher = "torchrun"
@@ -26,19 +26,19 @@ const (
 	Docker    Launcher = "docker"
 )
 
-// Kinds lists all kinds with a description.
+// Kinds returns all launchers with a description.
 func Kinds() []KindInfo {
 	return []KindInfo{
 		{Slurm, "a Slurm batch script that runs torchrun on each node"},
 		{Torchrun, "a torchrun script to start on each node"},
-		{JAX, "scripts for a multi-host JAX program, by Slurm or by hand"},
+		{JAX, "scripts for a multi-host JAX program, for Slurm or for each host"},
 		{AIStation, "a script and the form values for the AIStation platform"},
 		{K8s, "a Kubeflow PyTorchJob or TrainJob manifest"},
 		{Docker, "a docker run script for each node"},
 	}
 }
 
-// KindInfo is a kind with a description.
+// KindInfo describes a launcher.
 type KindInfo struct {
 	Kind  Launcher
 	Short string
@@ -58,35 +58,35 @@ func (n Nodes) String() string {
 	return strconv.Itoa(n.Max)
 }
 
-// Var is a variable of the job's environment. A Taken variable has no value here: it
-// comes from the environment that starts the job, as secrets do.
+// Var is an environment variable of the job. With FromEnv, the value comes from the
+// environment that starts the job, as for secrets.
 type Var struct {
 	Name, Value string
 	FromEnv     bool
 }
 
-// Mount is a folder in the containers. Source is a path of the node or, for
-// Kubernetes, the name of a volume claim.
+// Mount is a directory or volume in the containers. Source is a path on the node, the name
+// of a Docker volume or, for Kubernetes, of a PersistentVolumeClaim.
 type Mount struct {
 	Source, Target string
 	ReadOnly       bool
 }
 
-// Resource is an extended resource of Kubernetes, with a count.
+// Resource is a number of Kubernetes extended resources.
 type Resource struct {
 	Name   string
 	Number int
 }
 
-// Toleration lets pods run on nodes with this taint. Equal: only if the taint has
-// this value.
+// Toleration lets pods run on nodes with a taint. With Equal, the taint must have this
+// Value.
 type Toleration struct {
 	Key, Value, Effect string
 	Equal              bool
 }
 
-// Job is one checked training job. A zero number or an empty text was not given
-// and has no default for the job's kind.
+// Job is a validated training job. A zero number or an empty string is unset, and has no
+// default for the job's launcher.
 type Job struct {
 	Kind Launcher
 	Name string
@@ -110,34 +110,33 @@ type Job struct {
 // SizeSettings are the nodes, GPUs, processes and CPUs of a job.
 type SizeSettings struct {
 	Nodes Nodes
-	GPUs  int // of each node
-	// GPUType is the type of the GPUs in Slurm's words, as in gpu:h100:8; "" for any.
+	GPUs  int // per node
+	// GPUType is Slurm's name of the GPU type, as in gpu:h100:8. It may be empty.
 	GPUType string
-	Procs   int // processes of each node
-	CPUs    int // of each task: all processes of a node under torchrun, one under JAX
+	Procs   int // processes per node
+	CPUs    int // per task: all processes of a node with torchrun, one with JAX
 
-	// ProcsSet: the user gave the number of processes; else it follows from the
-	// GPUs that the launcher finds on a node.
+	// ProcsSet is set if the user set the number of processes. Otherwise it follows from
+	// the GPUs that the launcher finds on a node.
 	ProcsSet bool
-	// Slots: the inventory gives each node's number of GPUs.
+	// Slots is set if the inventory lists each node's number of GPUs.
 	Slots bool
-	// GPUsKnown: a flag or the inventory gave the number of GPUs, or several
+	// GPUsKnown is set if a flag or the inventory sets the number of GPUs, or several
 	// processes share them.
 	GPUsKnown bool
 }
 
-// RendezvousSettings say how the nodes find each other, and how often they start
-// again.
+// RendezvousSettings are the rendezvous and restart settings of a job.
 type RendezvousSettings struct {
 	Rendezvous  string // static or c10d
 	Master      string // address of the first node
-	Port        int    // 0: from the number of the Slurm job
-	RdzvID      string // "": from the number of the Slurm job
+	Port        int    // zero: derived from the Slurm job ID
+	RdzvID      string // empty: derived from the Slurm job ID
 	MaxRestarts int
-	JoinTimeout int // seconds; 0: torch's default
+	JoinTimeout int // seconds; zero: torch's default
 }
 
-// ProgramSettings are the program, its arguments and its surroundings.
+// ProgramSettings are the program, its arguments and its environment.
 type ProgramSettings struct {
 	Env       []Var
 	NCCLDebug string
@@ -145,7 +144,7 @@ type ProgramSettings struct {
 	WorkDir   string
 	Python    string
 	Script    string
-	Module    bool // Script is the name of a module and not a file: python -m
+	Module    bool // Script is a module to run with python -m
 	Args      []string
 }
 
@@ -156,16 +155,16 @@ type ContainerSettings struct {
 	ShmSize string
 }
 
-// SlurmSettings are the options of a job that Slurm runs.
+// SlurmSettings are the options of a Slurm job.
 type SlurmSettings struct {
 	SlurmForm string // job or workers
 
 	Time, Partition, Account, QOS, Nodelist, Constraint, Mem, Log string
 
-	Exclusive bool     // no other job on the nodes
-	Sbatch    []string // further options, quoted for a #SBATCH line
-	Requeue   bool     // put the job back into the queue after a preemption
-	Container string   // pyxis or apptainer; "" for none
+	Exclusive bool     // do not share the nodes with other jobs
+	Sbatch    []string // additional options, quoted for an #SBATCH line
+	Requeue   bool     // requeue the job after a preemption
+	Container string   // pyxis or apptainer; optional
 }
 
 // K8sSettings are the options of a job on Kubernetes.
@@ -176,7 +175,7 @@ type K8sSettings struct {
 	RDMA        Resource
 	Tolerations []Toleration
 	PullSecret  string
-	Gang        string // kueue, volcano or coscheduling; "" for none
+	Gang        string // kueue, volcano or coscheduling; optional
 	Queue       string
 }
 
@@ -188,7 +187,7 @@ type JAXSettings struct {
 	MemFraction  string
 }
 
-// WorldSize is the number of processes, at most.
+// WorldSize returns the maximum number of processes.
 func (j *Job) WorldSize() int {
 	if len(j.Hosts) > 0 {
 		world := 0
@@ -200,7 +199,7 @@ func (j *Job) WorldSize() int {
 	return j.Nodes.Max * j.Procs
 }
 
-// ProcsOf is the number of processes on a node of the inventory.
+// ProcsOf returns the number of processes on a node of the inventory.
 func (j *Job) ProcsOf(h inventory.Host) int {
 	if j.Slots && j.Kind != JAX {
 		return h.Slots
@@ -208,7 +207,7 @@ func (j *Job) ProcsOf(h inventory.Host) int {
 	return j.Procs
 }
 
-// File is one file of a rendering.
+// File is a generated file.
 type File struct {
 	Name string
 	Mode fs.FileMode

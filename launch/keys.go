@@ -36,7 +36,7 @@ type Key struct {
 	Placeholder string // of the flag's value; choices are separated by |
 	Help        string
 	Group       string     // heading in the help
-	Kinds       []Launcher // that use the key; nil means all
+	Kinds       []Launcher // launchers that use the key; nil means all
 	kind        valueKind
 	set         func(*builder, Setting)
 	sbatch      string // equivalent options of sbatch, without their dashes
@@ -51,7 +51,7 @@ func (k Key) IsBool() bool { return k.kind == yesNo }
 // Repeats reports whether the flag may repeat.
 func (k Key) Repeats() bool { return k.kind == list || k.kind == variables }
 
-// KeyOfSbatch returns the key that is equivalent to an option of sbatch, a long name or a letter without dashes.
+// KeyOfSbatch returns the key that is equivalent to an sbatch option, a long or short name without dashes.
 func KeyOfSbatch(option string) (Key, bool) {
 	all := Keys()
 	i := slices.IndexFunc(all, func(k Key) bool { return slices.Contains(strings.Fields(k.sbatch), option) })
@@ -122,7 +122,7 @@ func Keys() []Key {
 		inGroup(GroupDeepSpeed,
 			Key{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "Use and check this DeepSpeed configuration instead of generating one", Kinds: configs, set: onePath(func(j *Job) *string { return &j.DS.File })},
 			Key{Name: "zero", Placeholder: "STAGE", Help: "Generate a DeepSpeed configuration with this ZeRO stage, 0 to 3 (default: 2 if other DeepSpeed settings are used)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
-			Key{Name: "offload", Placeholder: "none|cpu|nvme", Help: "Offload the optimizer and, with ZeRO-3, the parameters (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload })},
+			Key{Name: "offload", Placeholder: "none|cpu|nvme", Help: "Offload the optimizer and, with ZeRO-3, the parameters to CPU memory or NVMe (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload })},
 			Key{Name: "nvme-path", Placeholder: "DIR", Help: "NVMe directory on the nodes, for --offload nvme", Kinds: configs, set: onePath(func(j *Job) *string { return &j.DS.NVMePath })},
 			Key{Name: "precision", Placeholder: "bf16|fp16|fp32", Help: "Floating-point format; bf16 requires Ampere or newer (default: bf16)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Precision })},
 			Key{Name: "train-batch", Placeholder: "N", Help: "Samples per step over all processes (default: micro-batch x accumulation x processes)", Kinds: configs, set: numberBetween(1, 1<<30, func(j *Job) *int { return &j.DS.TrainBatch })},
@@ -135,10 +135,10 @@ func Keys() []Key {
 			Key{Name: "jax-form", Flag: "form", Placeholder: "slurm|manual", Help: "Start through Slurm, or with a script on each host (default: slurm; with an inventory, manual)", Kinds: []Launcher{JAX}, set: oneOf(func(j *Job) *string { return &j.JAXForm })},
 			Key{Name: "jax-platforms", Flag: "platforms", Placeholder: "LIST", Help: "JAX_PLATFORMS, separated by commas: cuda, rocm, gpu, oneapi, tpu, cpu (default: cuda; without GPUs, cpu)", Kinds: []Launcher{JAX}, set: matchingText(platforms+"(,"+platforms+")*", "cuda, rocm, gpu, oneapi, tpu or cpu, several joined by commas", func(j *Job) *string { return &j.JAXPlatforms })},
 			Key{Name: "preallocate", Help: "Let XLA preallocate GPU memory", Kinds: []Launcher{JAX}, kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Preallocate })},
-			Key{Name: "mem-fraction", Placeholder: "FRACTION", Help: "Fraction of GPU memory for XLA; reduce it if memory runs out (default: 0.9)", Kinds: []Launcher{JAX}, set: matchingText(`0?\.[0-9]{1,3}`, "a share such as 0.9", func(j *Job) *string { return &j.MemFraction })},
+			Key{Name: "mem-fraction", Placeholder: "FRACTION", Help: "Fraction of GPU memory for XLA; reduce it if memory runs out (default: 0.9)", Kinds: []Launcher{JAX}, set: matchingText(`0?\.[0-9]{1,3}`, "a fraction such as 0.9", func(j *Job) *string { return &j.MemFraction })},
 		),
 		inGroup(groupSlurm,
-			Key{Name: "slurm-form", Flag: "form", Placeholder: "job|workers", Help: "One job for all nodes, or one-node jobs that meet (default: job)", Kinds: []Launcher{Slurm}, set: oneOf(func(j *Job) *string { return &j.SlurmForm })},
+			Key{Name: "slurm-form", Flag: "form", Placeholder: "job|workers", Help: "One job for all nodes, or a one-node job per node (default: job)", Kinds: []Launcher{Slurm}, set: oneOf(func(j *Job) *string { return &j.SlurmForm })},
 			Key{Name: "partition", sbatch: "partition p", Placeholder: "NAME", Help: "Partition (default: the cluster's)", Kinds: bySlurm(), set: matchingText(names, "names, separated by commas", func(j *Job) *string { return &j.Partition })},
 			Key{Name: "account", sbatch: "account A", Placeholder: "NAME", Help: "Account to charge (default: the user's)", Kinds: bySlurm(), set: matchingText(names, "a name", func(j *Job) *string { return &j.Account })},
 			Key{Name: "qos", sbatch: "qos q", Placeholder: "NAME", Help: "Quality of service (default: the account's)", Kinds: bySlurm(), set: matchingText(names, "a name", func(j *Job) *string { return &j.QOS })},
@@ -340,7 +340,7 @@ func setSetup(b *builder, s Setting) {
 		if line := int(wrong.Pos.Line()); line >= 1 && line <= len(s.Words) {
 			at = s.Words[line-1].At
 		}
-		b.Add(at, "", "invalid shell code in setup: %s", wrong.Text)
+		b.Add(at, "", "invalid shell code: %s", wrong.Text)
 	}
 }
 
@@ -360,7 +360,7 @@ func setRDMA(b *builder, s Setting) {
 		n, err = 1, nil
 	}
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`).MatchString(name) || err != nil || n < 1 || n > 64 {
-		b.refuse(s, "list the resources of a node with: kubectl describe node", "want a resource such as rdma/hca or rdma/hca=8")
+		b.refuse(s, "to list the resources of the nodes, run: kubectl describe nodes", "want a resource such as rdma/hca or rdma/hca=8")
 		return
 	}
 	b.job.RDMA = Resource{name, n}
@@ -372,7 +372,7 @@ func setTolerations(b *builder, s Setting) {
 	for _, w := range s.Words {
 		m := form.FindStringSubmatch(w.Text)
 		if m == nil {
-			b.refuse(Setting{Key: s.Key, Words: []Word{w}, At: s.At}, "write it as in the output of kubectl describe node: nvidia.com/gpu=present:NoSchedule", "want KEY, KEY=VALUE or KEY=VALUE:EFFECT")
+			b.refuse(Setting{Key: s.Key, Words: []Word{w}, At: s.At}, "use the syntax of kubectl describe nodes: nvidia.com/gpu=present:NoSchedule", "want KEY, KEY=VALUE or KEY=VALUE:EFFECT")
 			continue
 		}
 		b.job.Tolerations = append(b.job.Tolerations, Toleration{Key: m[1], Value: m[4], Effect: m[5], Equal: m[3] != ""})
@@ -411,9 +411,9 @@ func setEnv(b *builder, s Setting) {
 		case strings.ContainsAny(v.Value, "\n\r\x00"):
 			b.Add(w.At, "", "the value of %s must be one line", v.Name)
 		case variableOwner(v.Name) != "":
-			b.Add(w.At, variableOwner(v.Name), "%s cannot be set in env", v.Name)
+			b.Add(w.At, variableOwner(v.Name), "variable %s is reserved", v.Name)
 		case given && v.Value != "" && secret.MatchString(v.Name):
-			b.Add(w.At, "set only the name, to take the value from the environment that starts the job",
+			b.Add(w.At, "use "+s.form(v.Name)+" to pass the value from the environment that starts the job",
 				"%s looks like a secret, and every copy of the script would contain its value", v.Name)
 		default:
 			b.job.Env = slices.DeleteFunc(b.job.Env, func(old Var) bool { return old.Name == v.Name })
@@ -422,13 +422,13 @@ func setEnv(b *builder, s Setting) {
 	}
 }
 
-// variableOwner returns what sets a reserved variable, or "" for other variables.
+// variableOwner returns the hint for a reserved variable, or "" for other variables.
 func variableOwner(name string) string {
 	switch name {
 	case "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK":
-		return "omit it: the launcher sets it for each process"
+		return "omit " + name + ", which the launcher sets for each process"
 	case "NODE_RANK", "NNODES", "NPROC_PER_NODE", "MIN_NNODES", "MAX_NNODES", "SLURM_PROCID", "SLURM_NODEID":
-		return "omit it: the value depends on the node, or follows from --nodes and --gpus"
+		return "omit " + name + ": the value depends on the node, or follows from --nodes and --gpus"
 	case "MASTER_ADDR", "MASTER_PORT", "RDZV_ID":
 		return "use --master, --port or --rdzv-id"
 	case "NCCL_DEBUG":

@@ -1,8 +1,10 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -27,11 +29,11 @@ type Part struct {
 // that cannot start this way.
 func (j *Job) Parts(files []File) ([]Part, error) {
 	if j.hasWorkers() {
-		return nil, fmt.Errorf("--form workers consists of several jobs: write them with --output, " +
-			"then run submit.sh, which submits the master and the workers")
+		return nil, fault.WithHint(errors.New("--form workers consists of several jobs"),
+			"use --output DIR in place of --submit, then run DIR/submit.sh")
 	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
-		return nil, fmt.Errorf("jobs of the kind %s cannot be started on nodes", j.Kind)
+		return nil, fmt.Errorf("cannot start a %s job on nodes", j.Kind)
 	}
 	if len(j.Hosts) == 0 {
 		if j.Nodes.Max > 1 {
@@ -60,13 +62,13 @@ func (j *Job) Parts(files []File) ([]Part, error) {
 
 // Batch returns the script for sbatch and the other files of a rendering. ok is false if Slurm does not start the
 // job, or if submit.sh submits it.
-func (j *Job) Batch(files []File) (script File, beside []File, ok bool) {
+func (j *Job) Batch(files []File) (script File, others []File, ok bool) {
 	for _, f := range files {
 		if f.Name == j.Name+".sbatch" {
 			script, ok = f, j.BySlurm() && !j.hasWorkers()
 		} else {
-			beside = append(beside, f)
+			others = append(others, f)
 		}
 	}
-	return script, beside, ok
+	return script, others, ok
 }

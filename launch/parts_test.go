@@ -57,9 +57,9 @@ func TestNoParts(t *testing.T) {
 		want  string
 	}{
 		{Torchrun, []string{"nodes=2"}, nil, "a job on 2 nodes requires --inventory"},
-		{Slurm, []string{"slurm-form=workers", "nodes=3"}, nil, "run submit.sh"},
-		{Slurm, nil, nil, "cannot be started on nodes"},
-		{Docker, []string{"image=x"}, two, "cannot be started on nodes"},
+		{Slurm, []string{"slurm-form=workers", "nodes=3"}, nil, "consists of several jobs"},
+		{Slurm, nil, nil, "job on nodes"},
+		{Docker, []string{"image=x"}, two, "job on nodes"},
 	} {
 		j, err := New(Request{Kind: c.kind, Flags: flagsOf(c.flags...), Command: []string{"train.py"}, Hosts: c.hosts})
 		if err != nil {

@@ -55,8 +55,8 @@ func (b *builder) takeCommand(words []string) {
 	names, ok1 := b.findArgument("--dataset_name")
 	configs, ok2 := b.findArgument("--dataset_config_name", "--dataset_config")
 	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
-		b.Add(b.said["args"].At, `use one configuration per data set, or "none" for a data set without configurations`,
-			"--dataset_name lists %d data sets, but --dataset_config_name %d configurations", n, c)
+		b.Add(b.said["args"].At, `use one configuration per data set, or "none" for data sets without configurations`,
+			"--dataset_name lists %d data sets, but --dataset_config_name lists %d configurations", n, c)
 	}
 }
 
@@ -68,7 +68,7 @@ func (b *builder) checkScript() {
 	script := b.job.Script
 	said := b.said["script"]
 	if script == "" {
-		b.Add(said.At, "add it at the end: -- train.py --epochs 3", "missing script")
+		b.Add(said.At, "add the script at the end: -- train.py --epochs 3", "missing script")
 		return
 	}
 	word := script
@@ -80,18 +80,18 @@ func (b *builder) checkScript() {
 			return
 		}
 	}
-	const start = "specify only the Python program that it starts: -- train.py --epochs 3"
+	const start = "specify only the Python program: -- train.py --epochs 3"
 	switch classifyFirstWord(word) {
 	case interpreter:
 		b.addProblem(said,
-			"omit it and its options: -- train.py --epochs 3, or -- -m pkg.train; to choose an interpreter, use --python",
+			"omit the interpreter and its options: -- train.py, or -- -m pkg.train; to choose an interpreter, use --python",
 			"the command begins with %q, but the launcher starts the interpreter itself", word)
 	case launcher:
 		b.addProblem(said, start,
 			"the command begins with the launcher %q, which would run in every process", word)
 	case shell:
 		b.addProblem(said,
-			start+"; use --python .venv/bin/python for its environment, and --setup for shell lines to run first",
+			start+"; to prepare its environment, use --python .venv/bin/python or --setup",
 			"the command begins with %q, which is not a Python program", word)
 	case variable:
 		name, _, _ := strings.Cut(word, "=")

@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// Position is the source of a setting: a place in a file, or the name of a flag as
-// its File.
+// Position is the source of a setting: a place in a file, or a flag, whose name is then
+// the File.
 type Position = lineerr.Position
 
 // Error lists all errors in a job.
@@ -37,7 +37,7 @@ type Settings struct {
 	lines []string // of the file
 }
 
-// Say adds the setting of a flag.
+// Say adds a flag's setting.
 func (s *Settings) Say(key, flag string, words ...string) {
 	at := Position{File: flag}
 	said := Setting{Key: key, At: at}
@@ -47,22 +47,29 @@ func (s *Settings) Say(key, flag string, words ...string) {
 	s.All = append(s.All, said)
 }
 
-// Read reads a job file, or in for the name "-". The error for invalid contents
-// is an *Error that lists all errors.
+// Read reads the job file at path, or in if path is "-". The error for an invalid file is
+// an *Error that lists all errors.
 func Read(path string, in io.Reader) (Settings, error) {
 	name := path
 	if path == "-" {
 		name = "stdin"
 	}
-	sbatch := map[string]string{}
+	meant := map[string]string{}
 	for _, k := range Keys() {
 		for option := range strings.FieldsSeq(k.sbatch) {
-			sbatch[option] = fmt.Sprintf("did you mean %q?", k.Name)
+			meant[option] = fmt.Sprintf("did you mean %q?", k.Name)
+		}
+		switch old := strings.TrimSuffix(meant[k.Flag], "?"); {
+		case k.Flag == "":
+		case old == "":
+			meant[k.Flag] = fmt.Sprintf("did you mean %q?", k.Name)
+		default:
+			meant[k.Flag] = fmt.Sprintf("%s or %q?", old, k.Name)
 		}
 	}
 	r := &reader{yamldoc.Reader{
-		File: name, Kind: "job", Least: `add at least "script: train.py"`,
-		Foreign: sbatch,
+		File: name, Kind: "job file", Least: `add at least "script: train.py"`,
+		Foreign: meant,
 	}}
 	body, err := r.Load(path, in)
 	if err != nil {

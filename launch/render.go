@@ -24,7 +24,7 @@ var templates embed.FS
 //go:embed python
 var pythonFiles embed.FS
 
-// Render returns the files that start the job. The file to run comes first.
+// Render returns the files that start the job, the main file first.
 func (j *Job) Render() ([]File, error) {
 	switch j.Kind {
 	case Slurm:
@@ -76,7 +76,7 @@ func (j *Job) renderJAX() ([]File, error) {
 	return append(all, blocks...), nil
 }
 
-// BootstrapName is the name of the file that starts a JAX program.
+// BootstrapName is the file name of the JAX bootstrap program.
 const BootstrapName = "dsbuild_jax.py"
 
 // withNodes renders one script for all nodes and, with an inventory, a block for each
@@ -239,7 +239,7 @@ func (j *Job) c10d() bool { return j.Rendezvous == "c10d" }
 // given are the variables with a value.
 func (j *Job) given() []Var { return j.vars(false) }
 
-// FromEnv are the variables that come from the environment that starts the job.
+// FromEnv returns the variables whose values come from the environment that starts the job.
 func (j *Job) FromEnv() []Var { return j.vars(true) }
 
 func (j *Job) vars(taken bool) []Var {

@@ -30,10 +30,14 @@ func (v view) shape() string {
 	if v.Nodes.Elastic() {
 		nodes = fmt.Sprintf("%d to %d nodes", v.Nodes.Min, v.Nodes.Max)
 	}
-	if v.GPUs == 0 {
-		return fmt.Sprintf("%s, %s on each", nodes, ui.Count(v.Procs, "process"))
+	each := ""
+	if v.Nodes.Max > 1 {
+		each = " each"
 	}
-	return fmt.Sprintf("%s, %s on each", nodes, ui.Count(v.GPUs, "GPU"))
+	if v.GPUs == 0 {
+		return fmt.Sprintf("%s with %s%s", nodes, ui.Count(v.Procs, "process"), each)
+	}
+	return fmt.Sprintf("%s with %s%s", nodes, ui.Count(v.GPUs, "GPU"), each)
 }
 
 // gpusOf is the number of GPUs of a node of the inventory.
@@ -52,13 +56,13 @@ func (v view) rdzvConf() string {
 	return fmt.Sprintf("timeout=%d", v.JoinTimeout)
 }
 
-// startWait says how long the framework waits for the nodes. The defaults are those of
-// torch (LaunchConfig; c10d's join_timeout) and of JAX (initialization_timeout).
+// startWait describes the framework's timeout for all nodes to join. The defaults are those of
+// torch (LaunchConfig; c10d's join_timeout) and JAX (initialization_timeout).
 func (v view) startWait() string {
-	who, seconds := "torch waits", 900
+	who, seconds := "torch's timeout", 900
 	switch {
 	case v.Kind == JAX:
-		who, seconds = "JAX waits", 300
+		who, seconds = "JAX's timeout", 300
 	case v.c10d():
 		seconds = 600
 	}

@@ -295,7 +295,7 @@ echo "sbatch ${*##*/} $MASTER_ADDR $MASTER_PORT $RDZV_ID $MASTER_JOB procid=${SL
 		t.Errorf("squeue that fails a few times: %d %s\n%s", code, log, calls(s))
 	}
 	s.write(t, "bin/squeue", "#!/bin/bash\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1\n")
-	if _, log, code := s.run(t, "submit.sh"); code != 1 || !strings.Contains(log, "no answer from squeue: slurm_load_jobs error: Unable") {
+	if _, log, code := s.run(t, "submit.sh"); code != 1 || !strings.Contains(log, "squeue failed: slurm_load_jobs error: Unable") {
 		t.Errorf("squeue that never answers: %d %s", code, log)
 	}
 	s.write(t, "bin/squeue", "#!/bin/bash\necho 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")

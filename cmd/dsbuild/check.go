@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/check"
@@ -37,10 +38,11 @@ func newCheckCommand(a *app) *cobra.Command {
 
 All nodes are probed in parallel: versions, environment variables, GPUs and
 their health, the address that the master's name resolves to, the master's port,
-connections between every two nodes, network interfaces, disk space and paths.
-Finally, all nodes compute a sum with torch.distributed, over Gloo and, with
-GPUs, over NCCL (--launcher jax: with jax.distributed). Everything that would
-make a job hang or fail is reported with the node, the cause and a hint.
+connections between all pairs of nodes, network interfaces, disk space and
+paths. Finally, all nodes run an all-reduce with torch.distributed, over Gloo
+and, with GPUs, over NCCL (--launcher jax: with jax.distributed). Everything
+that would make a job hang or fail is reported with the node, the cause and a
+hint.
 
 The first node is the master. Nothing is changed or left on the nodes.`,
 		Annotations: map[string]string{
@@ -65,8 +67,8 @@ The first node is the master. Nothing is changed or left on the nodes.`,
 		"`ADDRESS` Master address, as the other nodes reach it (default: from the inventory)")
 	flags.IntVar(&f.port, "port", 29500, "`PORT` Master port of the job")
 	choiceVar(flags, &f.launcher, "launcher", "torchrun", []string{"torchrun", "jax"},
-		"Launcher of the job, which selects the library of the collectives")
-	flags.StringArrayVar(&f.data, "data", nil, "`PATH` Path that must have the same content on every node; repeatable")
+		"Launcher of the job: check collectives with torch.distributed or jax.distributed")
+	flags.StringArrayVar(&f.data, "data", nil, "`PATH` Path whose content must be the same on every node; repeatable")
 	flags.StringArrayVar(&f.output, "output", nil, "`DIR` Directory that every node must be able to write to; repeatable")
 	flags.StringVar(&f.minFree, "min-free", "1GB",
 		"`SIZE` Free space required in the environment, TMPDIR, /dev/shm and each --output")
@@ -104,7 +106,7 @@ func (f checkFlags) options(ctx context.Context, a *app) (check.Options, error) 
 	seen := map[string]string{}
 	for _, h := range inv.Hosts {
 		if other, twice := seen[h.Node]; twice {
-			return opt, usagef("%s and %s are the same node: select one of its environments with --limit", other, h.Name)
+			return opt, fault.WithHint(usagef("%s and %s are the same node", other, h.Name), "select one with --limit")
 		}
 		seen[h.Node] = h.Name
 	}
@@ -123,7 +125,7 @@ func (f checkFlags) checked() (check.Options, error) {
 	case err != nil || opt.MinFree < 0:
 		return opt, usagef("invalid value %q for --min-free: want a size such as 500MB or 10GB", f.minFree)
 	case f.port < 1024 || f.port > 65535:
-		return opt, usagef("invalid value %d for --port: want 1024 to 65535", f.port)
+		return opt, usagef("invalid value \"%d\" for --port: want a number from 1024 to 65535", f.port)
 	case strings.ContainsAny(f.master, " \t\n/@") || strings.HasPrefix(f.master, "-"):
 		return opt, usagef("invalid value %q for --master: want a host name or an IP address without a port", f.master)
 	}

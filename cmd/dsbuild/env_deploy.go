@@ -100,7 +100,7 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 	opt.Force = f.force
 	file := strings.TrimSuffix(f.lock, filepath.Ext(f.lock)) + ".yaml"
 	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {
-		a.reporter.Warn("%s is out of date: %s has changed since; to update it, run: dsbuild env lock %[2]s",
+		a.reporter.Warn("%s is out of date: %s has changed; to update the lockfile, run: dsbuild env lock %[2]s",
 			ui.Clean(f.lock), ui.Clean(file))
 	}
 	c, _, err := f.files.collector(a)

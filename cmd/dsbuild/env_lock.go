@@ -78,18 +78,18 @@ the same as before; otherwise only changed packages get new versions.`,
 
 func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
 	if f.out == "" && f.file == "-" {
-		return usagef("- (standard input) requires --output")
+		return usagef("FILE - (standard input) requires --output")
 	}
 	f.out = cmp.Or(f.out, lockName(f.file))
 	spec, err := environment.Read(f.file, a.stdin)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fault.WithHint(err, "write environment.yaml (docs/environments.md#the-file)")
+		err = fault.WithHint(err, "create the file as in docs/environments.md#the-file")
 	}
 	if err != nil {
 		return err
 	}
 	if spec.Build != nil {
-		return fault.WithHint(usagef("%s: the wheel under deepspeed: is not built yet", spec.Build.At),
+		return fault.WithHint(usagef("%s: deepspeed: describes a build, not a wheel", spec.Build.At),
 			"to build the wheel, lock and deploy, run: dsbuild ship INVENTORY --env %s", ui.Clean(f.file))
 	}
 	kinds, err := f.kinds(ctx, a, spec)
@@ -154,7 +154,7 @@ func (f envLockFlags) kinds(ctx context.Context, a *app, spec *environment.Spec)
 	switch {
 	case f.nodes.inventory == "" && len(spec.Platforms) == 0:
 		return nil, fault.WithHint(usagef("no node types: %s has no key nodes, and --for is not set", f.file),
-			"use --for INVENTORY, or add to the file: nodes: [{glibc: 2.28}]")
+			"pass --for INVENTORY, or add to the file: nodes: [{glibc: 2.28}]")
 	case f.nodes.inventory == "":
 		return spec.Platforms, nil
 	}

@@ -126,7 +126,7 @@ func TestEnv(t *testing.T) {
 	}
 	cmd, out := s.command(t, "env", "deploy", "inventory.yaml", "--dry-run")
 	cmd.Stderr = out
-	if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "environment.yaml has changed since environment.lock was made") {
+	if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "environment.lock is out of date: environment.yaml has changed") {
 		t.Errorf("a changed file without a new lock is not said: %v, %s", err, out)
 	}
 	if err := os.WriteFile(file, asked, 0o600); err != nil {

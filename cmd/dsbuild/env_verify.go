@@ -28,8 +28,8 @@ func newEnvVerifyCommand(a *app) *cobra.Command {
 		Long: `Report environments that differ from the lockfile or from each other.
 
 Every file is compared with its package's RECORD, and code that belongs to no
-package is reported. Packages are also compared with their wheels where these
-are in the cache or in --files; nothing is downloaded. Nothing is changed on the
+package is reported. Packages are also compared with their wheels if these are
+in the cache or in --files. Nothing is downloaded, and nothing is changed on the
 nodes.`,
 		Example: `  # Verify all nodes, or only compare files without loading ops
   $ dsbuild env verify inventory.yaml
@@ -87,7 +87,7 @@ func (f envVerifyFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 		}
 	}
 	if len(missing) > 0 {
-		a.reporter.Note("%s neither in --files nor in the cache: their packages are compared with RECORD and with other nodes",
+		a.reporter.Note("%s not in --files or the cache: these packages are compared only with RECORD and other nodes",
 			ui.Count(len(missing), "locked file"))
 	}
 	opt.Files, err = envdeploy.OpenFiles(ctx, opt.Lock, paths)

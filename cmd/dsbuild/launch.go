@@ -33,8 +33,10 @@ The generated scripts and manifests run without edits, and comments explain
 every default. With --submit, the job is also run: on the nodes of an inventory
 over SSH, on this machine, or through Slurm.
 
-Describe the job with flags, a YAML file (-f job.yaml), or both. The keys of the
-file are the names of the flags; flags override the file.`,
+Describe the job with flags, a YAML file (-f job.yaml), or both; flags override
+the file. Its keys are script (or module), args and the flag names, but
+slurm-form, jax-form or k8s-form for --form, ds-config for --config, ds-auto for
+--auto, and jax-platforms for --platforms.`,
 		Example: `  # Generate a Slurm batch script
   $ dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
 
@@ -212,7 +214,7 @@ func runLaunch(ctx context.Context, a *app, f launchFlags) error {
 	}
 	if job.BySlurm() && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(f.out)) {
 		return &usageError{
-			err:  fmt.Errorf("--output %s: this is where the script would be written", f.out),
+			err:  fmt.Errorf("--output %s: the generated script would be written to a log file", f.out),
 			hint: "for the job's output, use --log " + f.out,
 		}
 	}
@@ -257,7 +259,7 @@ func writeFiles(a *app, path string, files []launch.File) error {
 	directory := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
 	if len(files) > 1 || directory {
 		if err == nil && !info.IsDir() {
-			err := fmt.Errorf("--output %s is a file, but the job has %d files", path, len(files))
+			err := fmt.Errorf("--output: %s is a file, but the job has %d files", path, len(files))
 			return &usageError{err: err, hint: "specify a directory"}
 		}
 		if err := os.MkdirAll(path, 0o755); err != nil {
@@ -271,7 +273,7 @@ func writeFiles(a *app, path string, files []launch.File) error {
 			to = filepath.Join(path, f.Name)
 		}
 		if info, err := os.Stat(to); err == nil && info.IsDir() {
-			return usagef("--output %s: %s is a directory", path, to)
+			return usagef("--output: %s is a directory", to)
 		}
 		targets = append(targets, to)
 	}

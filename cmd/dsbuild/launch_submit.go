@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/connect"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -22,7 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/submit"
 )
 
-// addSubmit declares the flags of --submit, for a kind of job that dsbuild can start.
+// addSubmit declares the flags of --submit, for launchers that dsbuild can run.
 func (f *launchFlags) addSubmit(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	var what string
@@ -42,9 +43,9 @@ func (f *launchFlags) addSubmit(cmd *cobra.Command) {
 	flags.BoolVar(&f.json, "json", false, "Print the result as one JSON document, and messages on standard error")
 	if f.kind != launch.Slurm {
 		flags.StringVar(&f.logs, "logs", "",
-			"`DIR` Directory for the logs of all ranks, without Slurm (default: in ~/.local/state/dsbuild/jobs)")
+			"`DIR` Directory for the logs of all ranks; not for Slurm jobs (default: in ~/.local/state/dsbuild/jobs)")
 		flags.DurationVar(&f.grace, "grace", usualGrace,
-			"`DURATION` Time between SIGTERM and SIGKILL when the job is stopped, without Slurm")
+			"`DURATION` Time between SIGTERM and SIGKILL when the job is stopped; not for Slurm jobs")
 		inGroup(cmd, groupSubmit, "logs", "grace")
 		flagsNeed(cmd, "submit", "logs", "grace")
 	}
@@ -64,7 +65,7 @@ func submitJob(
 		return startJob(ctx, a, f, inv, job, files)
 	}
 	if f.logs != "" || f.grace != 0 && f.grace != usualGrace {
-		return usagef("--logs and --grace cannot be used with jobs that Slurm starts")
+		return usagef("--logs and --grace cannot be used with Slurm jobs")
 	}
 	s := submit.Slurm{Report: a.reporter, Log: a.stdout}
 	if f.json {
@@ -136,18 +137,18 @@ func startJob(
 		return usagef("--submit: %w", err)
 	}
 	if f.grace < 0 || f.grace > time.Hour {
-		return usagef("invalid value %s for --grace: want at most 1h", f.grace)
+		return usagef("invalid value %q for --grace: want 0s to 1h", f.grace)
 	}
 	env := map[string]string{}
 	for _, v := range job.FromEnv() {
 		value, set := os.LookupEnv(v.Name)
 		if !set {
-			return usagef("--env %s: not set in the environment of dsbuild", v.Name)
+			return fault.WithHint(usagef("--env: variable %s is not set", v.Name), "export %s before you run dsbuild", v.Name)
 		}
 		env[v.Name] = value
 	}
 	if info, err := os.Stat(f.logs); err == nil && !info.IsDir() {
-		return usagef("--logs %s is not a directory", f.logs)
+		return usagef("--logs: %s is not a directory", f.logs)
 	}
 	machines, done, err := reachParts(ctx, a, inv, parts)
 	if err != nil {

@@ -38,7 +38,7 @@ type nightlyFlags struct {
 func newNightlyCommand(a *app) *cobra.Command {
 	var f nightlyFlags
 	cmd := &cobra.Command{
-		Use:   "nightly -f nightly.yaml",
+		Use:   "nightly",
 		Short: "Build and deploy unattended",
 		Long: `Run one unattended build: fetch, build, publish, deploy and report.
 
@@ -47,10 +47,10 @@ since the last run, publishes an index, deploys to canary nodes and then to the
 rest, and reports the changes as JSON and text. Run it from cron, a systemd
 timer or CI; see ci/nightly for examples.
 
-If a wheel fails, the other wheels are still built, and its last good build
-stays published and deployed. If the canary fails, the other nodes are not
-changed. Only one run at a time can use a directory, and the next run completes
-an interrupted one.
+If a wheel fails, the other wheels are still built, and the last good build of
+the failed wheel stays published and deployed. If the canary nodes fail, the
+other nodes are not changed. Only one run at a time can use a directory, and an
+interrupted run is completed by the next one.
 
 Exit codes: 0 if nothing failed; 1 if a wheel or the index failed; 4 if all
 failed wheels failed their audits; otherwise the exit code of the deploy.`,
@@ -236,7 +236,7 @@ func deployEnvOnce(
 	}
 	if len(built) == 0 {
 		err := fmt.Errorf("no wheel was built for Python %s", spec.Python)
-		return nightly.Nodes{}, fault.WithHint(err, "add an entry for it under wheels:")
+		return nightly.Nodes{}, fault.WithHint(err, "add an entry for Python %s under wheels:", spec.Python)
 	}
 	spec.Wheels = append(slices.Clone(spec.Wheels), built...)
 	f.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")

@@ -166,7 +166,7 @@ func elasticJob(m *menu) outcome {
 // troubled lists the command that diagnoses each symptom.
 const troubled = `  dsbuild check INVENTORY             hangs, timeouts, ports in use, missing data, full disks
   dsbuild verify INVENTORY            missing modules or different versions on some nodes
-  dsbuild launch lint SCRIPT          mistakes in a launch script
+  dsbuild launch lint SCRIPT          problems in a launch script
   squeue --me --start                 why a Slurm job waits, and when it may start
 Out of memory: use a smaller micro batch with more accumulation steps, bf16, gradient checkpointing,
 ZeRO-2, ZeRO-3 or offloading: dsbuild launch torchrun --zero 3 --offload cpu -- train.py

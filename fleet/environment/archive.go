@@ -23,28 +23,28 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Interpreter is an archive of a relocatable Python, which dsbuild brings to nodes that have no
-// usable one.
+// Interpreter is an archive of a relocatable Python, which is sent to nodes without a suitable
+// Python.
 type Interpreter struct {
-	File    string `json:"file"` // its file name, without a folder
+	File    string `json:"file"` // file name
 	SHA256  string `json:"sha256"`
 	Size    int64  `json:"size"`
-	Path    string `json:"path"`    // relative to the lock
+	Path    string `json:"path"`    // relative to the lockfile
 	Program string `json:"program"` // the interpreter's path in the archive
 	Tree    string `json:"tree"`    // sha256 of the list of its files (Archive.List)
 }
 
-// Archive is the content of an Interpreter's archive. All of it is below one folder.
+// Archive describes an Interpreter's archive, which has a single top-level directory.
 type Archive struct {
 	Python   string // X.Y
 	Machine  string // x86_64, aarch64
-	Glibc    string // the oldest on which it runs, X.Y
+	Glibc    string // oldest compatible glibc, X.Y
 	Program  string // the interpreter's path
 	Unpacked int64  // bytes of all files
 	List     string // a line for each file and link, sorted, as interpreter.py writes it
 }
 
-// Tree identifies the files of the archive.
+// Tree returns a digest of the archive's files.
 func (a *Archive) Tree() string {
 	sum := sha256.Sum256([]byte(a.List))
 	return hex.EncodeToString(sum[:])
@@ -57,7 +57,7 @@ const (
 	maxProgram  = 256 << 20 // bytes of one ELF file of the interpreter
 )
 
-// NewArchiveError returns the error of an archive that dsbuild does not unpack on a node.
+// NewArchiveError returns the error for an archive that cannot be used on nodes.
 func NewArchiveError(file string, err error) error {
 	err = fault.WithHint(fmt.Errorf("%s: %w", file, err),
 		"set interpreter: to a relocatable Python for glibc as a .tar.gz, "+
@@ -65,8 +65,8 @@ func NewArchiveError(file string, err error) error {
 	return fault.WithCode(err, 2)
 }
 
-// OpenArchive reads the archive at a path. It refuses an archive that could write outside its own
-// folder, or that has anything but folders, files and links.
+// OpenArchive reads the archive at path. It rejects archives that could write outside their
+// directory, or that contain anything but directories, files and links.
 func OpenArchive(file string) (*Archive, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -282,6 +282,6 @@ func (s *Spec) chooseInterpreter(k Platform, dir string) (*Interpreter, error) {
 		i.SHA256, i.Size, err = wheel.HashFile(t.Text)
 		return i, err
 	}
-	return nil, resolveErrorf("no archive in interpreter: has Python %s for %s: %s",
+	return nil, resolveErrorf("no archive under interpreter: for Python %s, %s: %s",
 		s.Python, k, strings.Join(others, "; "))
 }

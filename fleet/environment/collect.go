@@ -21,15 +21,15 @@ import (
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 )
 
-// Collector finds the files of a lock: beside the lock, in a folder, in the cache, in an index.
+// Collector finds the files of a lock: next to the lockfile, in a directory, in the cache or on an index.
 type Collector struct {
-	Folder  string // of wheels, which come first; "": none
-	Cache   string // folder of the files by sha256
+	Folder  string // directory of wheels to search first; optional
+	Cache   string // directory of files by sha256
 	Indexes []string
-	Torch   string                           // address below which torch's own indexes lie; "": none
-	Client  *pyindex.Client                  // nil: fetch nothing
-	Sums    Sums                             // of the files on this machine
-	Note    func(format string, args ...any) // gets a line before a download
+	Torch   string                           // base URL of torch's own indexes; optional
+	Client  *pyindex.Client                  // nil disables downloads
+	Sums    Sums                             // cache of the sha256 of local files
+	Note    func(format string, args ...any) // reports a download
 }
 
 // damagedf returns the error of a file that is not the one of the lock.
@@ -37,8 +37,8 @@ func damagedf(format string, args ...any) error {
 	return fault.WithCode(fmt.Errorf(format, args...), 4)
 }
 
-// Collect returns the paths of files on this machine, by their sha256. Each has the size and the
-// sha256 of the lock. Without a Client it fetches nothing, and leaves out the files that are elsewhere.
+// Collect returns the local paths of files by sha256, after comparing their size and sha256 with the
+// lock. Files that are not found locally are downloaded or, without a Client, omitted.
 func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[string]string, error) {
 	paths := map[string]string{}
 	for _, f := range files {
@@ -63,7 +63,7 @@ func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[str
 func (c *Collector) bring(ctx context.Context, l *Lock, f File) (string, error) {
 	if f.Path != "" {
 		return "", fault.WithHint(damagedf("%s not found", localPath(l, f)),
-			"copy it there, or to the directory of --files: the lockfile lists it as a local file")
+			"copy the file there, or to the --files directory: the lockfile lists it as a local file")
 	}
 	path, size, err := c.fetch(ctx, f)
 	if err == nil && size != f.Size {
@@ -148,8 +148,8 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 	return path, info.Size(), nil
 }
 
-// Find returns the wheel of one version of a package for a kind of node. It takes only files whose
-// sha256 is in sums; nil takes all.
+// Find returns the wheel of one version of a package for a node type. Only files whose sha256 is in
+// sums are considered, or all files if sums is nil.
 func (c *Collector) Find(ctx context.Context, name, version, python string, k Platform, sums []string) (File, error) {
 	all, err := c.wheelsOf(ctx, name, version, sums)
 	var f File

@@ -1,4 +1,4 @@
-// Package environment describes whole Python environments: the user's request (environment.yaml),
-// and the lock, which lists every file for every kind of node. uv resolves the requirements;
-// dsbuild collects the files by their sha256. Package envs (fleet/envdeploy) puts an environment on nodes.
+// Package environment describes complete Python environments: the request (environment.yaml), and the
+// lockfile, which lists every file for every node type. uv resolves the requirements, and files are
+// collected by sha256. Package envdeploy installs environments on nodes.
 package environment

@@ -21,14 +21,14 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// UV is the uv that dsbuild takes from an index and runs, on this machine and on nodes.
+// UV is the uv release that is downloaded from an index and run on the control node and on nodes.
 type UV struct {
 	Version string
-	Sums    []string // the sha256 of its wheels: no other file is run, whatever an index says
+	Sums    []string // sha256 of the release's wheels; no other file is run
 }
 
-// FindUV returns a uv that is not older than this one: the one on PATH, or the program in uv's wheel from the cache or an
-// index, which it unpacks into dir. No other account may be able to change dir.
+// FindUV returns the path of a uv that is at least as new as uv: the one on PATH, or one that is unpacked into dir from
+// uv's wheel in the cache or on an index. dir must not be writable by other accounts.
 func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error) {
 	if p, err := exec.LookPath("uv"); err == nil {
 		out, err := exec.CommandContext(ctx, p, "--version").Output()
@@ -69,7 +69,7 @@ func (c *Collector) readUV(ctx context.Context, uv UV) ([]byte, error) {
 	}
 	here := slices.IndexFunc(found, func(f File) bool { return runsHere(f.File) })
 	if here < 0 {
-		return nil, errors.New("no wheel for this machine")
+		return nil, errors.New("no wheel for this platform")
 	}
 	path, _, err := c.fetch(ctx, found[here])
 	if err != nil {
@@ -112,7 +112,7 @@ func unpackUV(text []byte, path string) error {
 		defer r.Close()
 		return atomicfile.Write(path, r, 0o700)
 	}
-	return errors.New("the wheel of uv has no executable")
+	return errors.New("uv's wheel contains no executable")
 }
 
 // runsHere reports whether a wheel of uv is for this machine.

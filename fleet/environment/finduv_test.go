@@ -112,9 +112,9 @@ func TestNoUV(t *testing.T) {
 	t.Setenv("PATH", "/nonexistent")
 	sums := x.Installer(t).Sums
 	for version, want := range map[string]string{
-		"0.1": "no wheel for this machine",
-		"1.0": "no wheel for this machine",
-		"2.0": "the wheel of uv has no executable",
+		"0.1": "no wheel for this platform",
+		"1.0": "no wheel for this platform",
+		"2.0": "uv's wheel contains no executable",
 		"3.0": "on the index, but ",
 	} {
 		c, dir := collector(t, x), t.TempDir()

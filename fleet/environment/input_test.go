@@ -176,7 +176,7 @@ func TestDeepSpeedToBuild(t *testing.T) {
 		head + "deepspeed: {cpu: {a: b}}\n":                   "e.yaml:4:18: cpu must be a list, not a mapping",
 		head + "deepspeed: {glibc: 2.28}\n":                   `e.yaml:4:13: unknown key "glibc" in deepspeed`,
 		head + "deepspeed: [0.19.8]\n":                        "e.yaml:4:13: an entry of deepspeed must be a path to a wheel",
-		"name: a\npython: 3.11\ndeepspeed: {version: 0.19.8}": `e.yaml:3:12: missing key "torch", which a build of DeepSpeed requires`,
+		"name: a\npython: 3.11\ndeepspeed: {version: 0.19.8}": `e.yaml:3:12: missing key "torch", which is required to build DeepSpeed`,
 	} {
 		if _, err := parse("e.yaml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)

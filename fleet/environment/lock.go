@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,62 +24,67 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Lock lists every file of an environment, for each kind of node.
+// Lock lists every file of an environment, for each node type.
 type Lock struct {
 	Format      int    `json:"format"` // 1
 	Name        string `json:"name"`
 	Python      string `json:"python"` // X.Y
 	Interpreter string `json:"interpreter,omitempty"`
 	Folder      string `json:"folder,omitempty"`
-	Request     string `json:"request"` // sha256 of all that was asked for
-	Sets        []Set  `json:"sets"`    // one for each kind
+	Request     string `json:"request"` // sha256 of the inputs of the resolution
+	Sets        []Set  `json:"sets"`    // one per node type
 
-	Dir string `json:"-"` // the folder of the lock file, to which File.Path is relative
+	Dir string `json:"-"` // the lockfile's directory, to which File.Path is relative
 }
 
-// Program is the interpreter on nodes: the one in environment.yaml, or pythonX.Y. A node to which
-// dsbuild sends a Python may have neither.
+// Program returns the interpreter on nodes: the one in environment.yaml, or pythonX.Y. A node that
+// receives a Python archive may have neither.
 func (l *Lock) Program() string { return cmp.Or(l.Interpreter, "python"+l.Python) }
 
-// Set is the files for one kind of node.
+// Set lists the files for one node type.
 type Set struct {
 	Platform
-	Digest    string       `json:"digest"`           // identifies the environment that these files make
-	Python    *Interpreter `json:"python,omitempty"` // comes along; nil: the node's own
-	Installer File         `json:"installer"`        // uv's wheel, which comes along and is not part of the environment
+	Digest    string       `json:"digest"`           // identifies the resulting environment
+	Python    *Interpreter `json:"python,omitempty"` // bundled Python; nil means the node's own
+	Installer File         `json:"installer"`        // uv's wheel, which is not part of the environment
 	Files     []File       `json:"files"`            // sorted by name
 }
 
 // File is one wheel.
 type File struct {
-	Name    string `json:"name"` // normalised as PEP 503 says
+	Name    string `json:"name"` // normalized (PEP 503)
 	Version string `json:"version"`
-	File    string `json:"file"` // its file name, without a folder
+	File    string `json:"file"` // file name
 	SHA256  string `json:"sha256"`
 	Size    int64  `json:"size"`
-	Path    string `json:"path,omitempty"` // of a local wheel, relative to the lock; "": from an index
+	Path    string `json:"path,omitempty"` // path of a local wheel, relative to the lockfile; empty for a wheel from an index
 }
 
 const (
 	lockFormat = 1
-	maxLock    = 16 << 20 // bytes of a lock file
+	maxLock    = 16 << 20 // bytes of a lockfile
 	maxFiles   = 5000     // of a set
 )
 
-// lockError is the error of a lock file that cannot be used. The line is 0 for the file as a whole.
+// lockError returns the error for a lockfile that cannot be used. A line of zero means the whole file.
 func lockError(path string, line int, err error) error {
+	hint := "dsbuild env lock " + strings.TrimSuffix(path, filepath.Ext(path)) + ".yaml"
+	if errors.Is(err, fs.ErrNotExist) {
+		hint = "create the lockfile: " + hint
+	} else {
+		hint = "restore the lockfile, or create a new one: " + hint + " --upgrade"
+	}
 	if line > 0 {
 		path += fmt.Sprintf(":%d", line)
 	}
-	err = fault.WithHint(fmt.Errorf("%s: %w", path, err), "create it: dsbuild env lock environment.yaml")
-	return fault.WithCode(err, 2)
+	return fault.WithCode(fault.WithHint(fmt.Errorf("%s: %w", path, err), "%s", hint), 2)
 }
 
-// ReadLock reads the lock file at path.
+// ReadLock reads the lockfile at path.
 func ReadLock(path string) (*Lock, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, lockError(path, 0, errors.Unwrap(err))
+		return nil, lockError(path, 0, fmt.Errorf("cannot read the lockfile: %w", errors.Unwrap(err)))
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxLock+1))
@@ -141,7 +147,7 @@ func (l *Lock) check() error {
 		l.Interpreter != "" && !programForm.MatchString(l.Interpreter), l.Folder != "" && !folderForm.MatchString(l.Folder):
 		return errors.New("invalid name, python, interpreter, folder or request")
 	case len(l.Sets) == 0:
-		return errors.New("no sets of files")
+		return errors.New("no file sets")
 	}
 	for _, s := range l.Sets {
 		if err := s.check(l.Python); err != nil {
@@ -171,11 +177,11 @@ func (s Set) check(python string) error {
 		case err != nil:
 			return fmt.Errorf("%.120q: %w", f.File, err)
 		case f.Name != pypi.CanonPackageName(f.Name) || pypi.CanonPackageName(n.Name) != f.Name || n.Version != f.Version:
-			return fmt.Errorf("%s: listed as %.80q, version %.80q", f.File, f.Name, f.Version)
+			return fmt.Errorf("%s: file name does not match name %.80q, version %.80q", f.File, f.Name, f.Version)
 		case !hexSum.MatchString(f.SHA256) || f.Size <= 0:
 			return fmt.Errorf("%s: invalid sha256 or size", f.File)
 		case f.Path != "" && filepath.Base(f.Path) != f.File:
-			return fmt.Errorf("%s: path belongs to another file", f.File)
+			return fmt.Errorf("%s: path has a different file name", f.File)
 		}
 	}
 	for _, f := range s.Files {
@@ -190,7 +196,7 @@ func (s Set) check(python string) error {
 	return nil
 }
 
-// CheckInstaller returns an error if a set has another installer than a wheel of uv: every node runs it.
+// CheckInstaller returns an error if a set's installer, which runs on the nodes, is not a published wheel of uv.
 func (l *Lock) CheckInstaller(path string, uv UV) error {
 	for _, s := range l.Sets {
 		if !slices.Contains(uv.Sums, s.Installer.SHA256) {
@@ -214,8 +220,8 @@ func (s Set) digest(python string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// All lists the files that dsbuild needs on this machine: the wheels, the installer, and the
-// interpreter that comes along.
+// All returns the files that must be on the control node: the wheels, the installer and the
+// bundled Python.
 func (s Set) All() []File {
 	all := append([]File{s.Installer}, s.Files...)
 	if s.Python != nil {
@@ -225,7 +231,7 @@ func (s Set) All() []File {
 	return all
 }
 
-// Size is the size of all files of the set in bytes.
+// Size returns the total size of the wheels in bytes.
 func (s Set) Size() int64 {
 	var n int64
 	for _, f := range s.Files {
@@ -234,7 +240,7 @@ func (s Set) Size() int64 {
 	return n
 }
 
-// File returns the file of a package; nil if the set has none.
+// File returns a package's file, or nil.
 func (s Set) File(name string) *File {
 	for i := range s.Files {
 		if s.Files[i].Name == name {
@@ -244,10 +250,10 @@ func (s Set) File(name string) *File {
 	return nil
 }
 
-// For returns the set for a node. If several serve it, this is the one with the newest glibc. If
-// none does, the error says why.
+// For returns the set for a node: of several compatible sets, the one with the newest glibc. If none
+// is compatible, the error describes why.
 func (l *Lock) For(f node.Facts) (*Set, error) {
-	for i := range slices.Backward(l.Sets) { // one to which a Python comes along serves every node of its kind
+	for i := range slices.Backward(l.Sets) { // a set with a bundled Python does not need the node's Python
 		if l.Sets[i].Python != nil && l.Sets[i].serves(f) {
 			return &l.Sets[i], nil
 		}
@@ -269,12 +275,12 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 		node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc))
 }
 
-// Brings reports whether a Python comes along for a kind of node.
+// Brings reports whether any set has a bundled Python.
 func (l *Lock) Brings() bool {
 	return slices.ContainsFunc(l.Sets, func(s Set) bool { return s.Python != nil })
 }
 
-// Write writes the lock to path, and reports whether it differs from the file that was there.
+// Write writes the lockfile to path, and reports whether the file changed.
 func (l *Lock) Write(path string) (changed bool, err error) {
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {

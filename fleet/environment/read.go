@@ -30,8 +30,8 @@ func machines() []string { return []string{"aarch64", "x86_64"} }
 // maxText bounds a path or a requirement, in bytes.
 const maxText = 500
 
-// Read reads the environment.yaml at path; "-" is in. An error about its contents lists all
-// mistakes with their places.
+// Read reads the environment file at path, or in if path is "-". The error for an invalid file lists all
+// errors with their positions.
 func Read(path string, in io.Reader) (*Spec, error) {
 	r := newReader(path)
 	body, err := r.Load(path, in)
@@ -47,7 +47,7 @@ type reader struct{ *yamldoc.Reader }
 func newReader(path string) *reader {
 	return &reader{&yamldoc.Reader{
 		File:  path,
-		Kind:  "environment",
+		Kind:  "environment file",
 		Least: `set at least "name: train", "python: 3.11" and "requirements: [numpy]"`,
 	}}
 }
@@ -106,11 +106,11 @@ func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 		}
 	}
 	if len(r.Problems) == 0 && s.Torch == "" && s.Build == nil && len(s.Wheels)+len(s.Wanted) == 0 {
-		r.Add(r.Place(body), "set torch, deepspeed, companions or requirements", "empty environment")
+		r.Add(r.Place(body), "set torch, deepspeed, companions or requirements", "empty environment file")
 	}
 	if s.Build != nil && !given["torch"] {
-		r.Add(s.Build.At, "add torch: 2.15.0, or the path of a wheel",
-			"missing key \"torch\", which a build of DeepSpeed requires")
+		r.Add(s.Build.At, "add torch: 2.15.0, or set deepspeed: to the path of a wheel",
+			"missing key \"torch\", which is required to build DeepSpeed")
 	}
 	seen := map[string]Position{}
 	if s.Torch != "" {
@@ -246,7 +246,7 @@ func (r *reader) requirement(n yamldoc.Node) []Text {
 	_, err := pypi.ParseDependency(word)
 	switch {
 	case strings.Contains(word, "@"):
-		r.Add(r.Place(n), "build a wheel of it and list that under companions", "requirements with a URL are not supported")
+		r.Add(r.Place(n), "build a wheel, and list it under companions", "requirements with a URL are not supported")
 	case err != nil || !requirementForm.MatchString(word),
 		strings.ContainsAny(word, "\n\r\x00\"\\") || len(word) > maxText:
 		r.Add(r.Place(n), `use pip's syntax: "numpy>=2,<3"; use single quotes in markers`,

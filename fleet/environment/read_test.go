@@ -45,10 +45,10 @@ nodes:
 func TestReadMistakes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
-		"":                        {"1:1: empty environment"},
+		"":                        {"1:1: empty environment file"},
 		"name: a\n":               {`1:1: missing key "python"`},
 		"- a\n":                   {"1:1: the environment file must be a mapping"},
-		"name: a\npython: 3.11\n": {"1:1: empty environment"},
+		"name: a\npython: 3.11\n": {"1:1: empty environment file"},
 		"nam: a\npython: 3\ntorch: [1]\nfolder: x y\n": {
 			`1:1: unknown key "nam"`, "2:9: python must be a version X.Y", "3:8: torch must be a string", "4:9: folder must be an absolute path",
 		},

@@ -22,16 +22,16 @@ import (
 
 // Resolver turns a Spec into a Lock.
 type Resolver struct {
-	UV         string   // the program uv
-	Installer  UV       // goes to the nodes
-	Environ    []string // variables of uv: indexes, proxies, certificates
-	TorchIndex string   // below it lie torch's own indexes: cu126, cu132
+	UV         string   // path of uv
+	Installer  UV       // the uv that installs on nodes
+	Environ    []string // environment of uv: indexes, proxies, certificates
+	TorchIndex string   // base URL of torch's own indexes, such as cu126 and cu132
 	Collect    *Collector
 }
 
-// Resolve makes the lock of a Spec for kinds of nodes. old, which may be nil, is the lock that is
-// there: if it answers the same request, it is returned as it is; otherwise its versions stay
-// wherever the requirements allow that. Dir is the folder in which the lock will lie.
+// Resolve resolves s for the given node types. old is the existing lock, or nil: if it has the same
+// inputs, it is returned unchanged, and otherwise its versions are preferred. dir is the directory of
+// the lockfile.
 func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Platform, old *Lock, dir string) (*Lock, error) {
 	locals, err := openLocals(s)
 	if err != nil {
@@ -70,9 +70,9 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Platform, old *L
 	return l, l.check()
 }
 
-// Answers reports whether the lock is for this Spec. It is true also where that cannot be told: the
-// Spec says what to build, or its files are not on this machine. The kinds of nodes do not count: an
-// inventory may have told them.
+// Answers reports whether the lock is up to date with s. It also returns true if this is unknown, because
+// DeepSpeed is still to be built or the local files are missing. Node types are not compared, because
+// they may come from an inventory.
 func (l *Lock) Answers(s *Spec) bool {
 	if s.Build != nil {
 		return true
@@ -124,7 +124,11 @@ func openLocals(s *Spec) ([]File, error) {
 		l, err := openLocal(w.Text)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			problems.Add(w.At, "build DeepSpeed's wheel with dsbuild wheel", "%s does not exist", w.Text)
+			hint := "copy the wheel there, or correct the path"
+			if strings.HasPrefix(filepath.Base(w.Text), "deepspeed-") {
+				hint = "build the wheel: dsbuild wheel"
+			}
+			problems.Add(w.At, hint, "%s does not exist", w.Text)
 		case err != nil:
 			problems.Add(w.At, "", "%v", err)
 		}
@@ -155,8 +159,8 @@ func openLocal(path string) (File, error) {
 	return l, err
 }
 
-// CheckWheels reports mistakes in the local wheels of a Spec: one that does not exist, or a package without one for a
-// kind of node. Resolve reports them too.
+// CheckWheels reports local wheels that do not exist, and packages without a wheel for a node type, as Resolve
+// does.
 func (s *Spec) CheckWheels(kinds []Platform) error {
 	locals, err := openLocals(s)
 	if err == nil {
@@ -176,8 +180,8 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 				continue
 			}
 			if indexOf(own[i], l.Name) >= 0 {
-				problems.Add(s.Wheels[at].At, "remove one of them: an environment has one per node type",
-					"a second wheel of %s for %s", l.Name, k)
+				problems.Add(s.Wheels[at].At, "remove one of the wheels: an environment has one per package and node type",
+					"duplicate wheel of %s for %s", l.Name, k)
 			}
 			own[i] = append(own[i], l)
 		}
@@ -187,7 +191,7 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 			}
 			_, err := choose(slices.DeleteFunc(slices.Clone(all), func(f File) bool { return f.Name != l.Name }), s.Python, k)
 			problems.Add(s.Wheels[at].At,
-				"list a wheel of it for each node type, or exclude those nodes with --limit or nodes:",
+				"list a wheel of "+l.Name+" for each node type, or exclude the nodes with --limit or nodes:",
 				"%s: %v", l.Name, err)
 		}
 	}
@@ -235,8 +239,8 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Platform, locals []File, o
 	return out, err
 }
 
-// Files resolves a Spec for one kind of node, and returns the wheels, sorted by name. It fetches none: a Size is 0
-// if the index does not say it. The versions in known are preferred.
+// Files resolves s for one node type, and returns the wheels, sorted by name. Nothing is downloaded: a Size is zero
+// if the index does not list it. The versions in known are preferred.
 func (r Resolver) Files(ctx context.Context, s *Spec, k Platform, locals, known []File) ([]File, error) {
 	packages, err := r.runUV(ctx, s, k, locals, known)
 	if err != nil {
@@ -271,7 +275,7 @@ func (r Resolver) file(p lockedPackage, python string, k Platform, locals []File
 		return File{}, fmt.Errorf("%s %s: %w", p.Name, p.Version, err)
 	}
 	if f.SHA256 == "" {
-		return File{}, fmt.Errorf("%s: the index has no sha256 for it", f.File)
+		return File{}, fmt.Errorf("%s: no sha256 on the index", f.File)
 	}
 	return f, nil
 }

@@ -169,7 +169,7 @@ func TestLockOfBothMachines(t *testing.T) {
 	for want, c := range map[string][2]string{
 		"environment.yaml:3:12: ours: no wheel for Python 3.11, aarch64 with glibc 2.36; available: " + x86Ours: {x86Ours, "[" + armFast + ", " + x86Fast + "]"},
 		"environment.yaml:4:14: fast: no wheel for Python 3.11, aarch64 with glibc 2.36; available: " + x86Fast: {"[" + x86Ours + ", " + armOurs + "]", "[" + x86Fast + "]"},
-		"environment.yaml:3:63: a second wheel of ours for x86_64 with glibc 2.28":                              {"[" + x86Ours + ", " + x86Ours + ", " + armOurs + "]", "[" + armFast + ", " + x86Fast + "]"},
+		"environment.yaml:3:63: duplicate wheel of ours for x86_64 with glibc 2.28":                             {"[" + x86Ours + ", " + x86Ours + ", " + armOurs + "]", "[" + armFast + ", " + x86Fast + "]"},
 	} {
 		_, err := lock(c[0], c[1])
 		mustBeCode(t, err, 2, want)
@@ -344,7 +344,7 @@ func TestDamagedLock(t *testing.T) {
 		`"name": "train"`:     {`"name": "../train"`, "invalid name, "},
 		sum:                   {strings.Repeat("a", 64), "edited by hand"},
 		`alpha-1.0-py3`:       {`../alpha-1.0-py3`, "invalid wheel file name: want"},
-		`"version": "1.0"`:    {`"version": "1.1"`, "listed as"},
+		`"version": "1.0"`:    {`"version": "1.1"`, "file name does not match name"},
 		`"format": 1`:         {`"format": 2`, "unsupported lockfile format 2"},
 		`"python": "3.11"`:    {`"python": 3`, ":4: "},
 		`"machine": "x86_64"`: {`"machine": "x86_64", "url": ""`, "unknown field"},

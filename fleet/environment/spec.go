@@ -13,24 +13,24 @@ import (
 // Position is a place in environment.yaml.
 type Position = lineerr.Position
 
-// Spec is the content of an environment.yaml.
+// Spec is the content of an environment file.
 type Spec struct {
 	Name        string
-	Python      string     // X.Y, of every node
-	Interpreter string     // the program on nodes; "": pythonX.Y
-	Archives    []Text     // of a relocatable Python that comes along, one for each machine; none: Interpreter
-	Folder      string     // on nodes, absolute; "": the user's ~/.local/share
-	Build       *Build     // the DeepSpeed to build; nil: its wheel is in Wheels, or there is none
-	Torch       string     // the version, such as 2.15.0 or 2.15.0+cu132; "": none
-	Wheels      []Text     // paths of local wheels: DeepSpeed's and the companions, of a package one for each kind of node
+	Python      string     // X.Y
+	Interpreter string     // Python on nodes; defaults to pythonX.Y
+	Archives    []Text     // relocatable Pythons to send, one per CPU architecture; replace Interpreter
+	Folder      string     // absolute directory on nodes; defaults to the user's ~/.local/share
+	Build       *Build     // DeepSpeed to build, if it is not in Wheels
+	Torch       string     // version such as 2.15.0 or 2.15.0+cu132; optional
+	Wheels      []Text     // paths of local wheels: DeepSpeed and companions, one per package and node type
 	Wanted      []Text     // requirements (PEP 508)
-	Platforms   []Platform // kinds of nodes; none: the inventory's nodes tell
+	Platforms   []Platform // node types; defaults to those of an inventory
 
-	Overrides []string // requirements that replace those of all packages; a file has none
+	Overrides []string // requirements that override those of all packages; not in files
 }
 
-// Program is the interpreter on nodes: the one in the file, or pythonX.Y. If dsbuild sends one, it uses any
-// Python of the nodes until then.
+// Program returns the interpreter on nodes: the one in the file, or pythonX.Y. With Archives, any
+// Python on a node is used until the archive is unpacked.
 func (s *Spec) Program() string {
 	if len(s.Archives) > 0 {
 		return "python3"
@@ -38,23 +38,22 @@ func (s *Spec) Program() string {
 	return cmp.Or(s.Interpreter, "python"+s.Python)
 }
 
-// Build says which DeepSpeed to build. Its fields are flags of dsbuild ship; an empty one was not
-// given.
+// Build describes the DeepSpeed to build, with optional flags of dsbuild ship.
 type Build struct {
-	Version string // as --deepspeed takes it
+	Version string // a value of --deepspeed
 	Ops     []string
 	Archs   []string
 	CPU     string
 	At      Position
 }
 
-// Text is a value with its place in the file.
+// Text is a value with its position in the file.
 type Text struct {
 	Text string
 	At   Position
 }
 
-// Platform is a kind of node: one set of files serves all of them.
+// Platform is a node type: one set of files is installed on all its nodes.
 type Platform struct {
 	Machine string `json:"machine"` // x86_64, aarch64
 	Glibc   string `json:"glibc"`   // X.Y, the oldest of its nodes
@@ -67,8 +66,8 @@ func (p Platform) serves(f node.Facts) bool {
 	return f.Platform == "linux_"+p.Machine && f.Glibc != "" && wheel.CompareVersions(f.Glibc, p.Glibc) >= 0
 }
 
-// PlatformsOf returns the fewest platforms that serve all nodes: for each machine the oldest glibc.
-// Nodes that are no Linux with glibc are left out.
+// PlatformsOf returns the smallest set of platforms that covers all nodes: per CPU architecture, the oldest
+// glibc. Nodes without glibc are ignored.
 func PlatformsOf(nodes []node.Facts) []Platform {
 	var platforms []Platform
 	for _, f := range nodes {

@@ -33,7 +33,7 @@ func dockerWithoutHostNetwork(s *subject) []hit {
 			continue
 		}
 		if words, open, found := containerOptions(c, s.Commands[i]); found && !open && ownNetwork(words) && s.spansNodes(c) {
-			hits = append(hits, hit{at: c.At, message: c.Name() + " run gives multi-node training its own network"})
+			hits = append(hits, hit{at: c.At, message: "multi-node training in " + c.Name() + " run without --network=host"})
 		}
 	}
 	return hits

@@ -63,7 +63,7 @@ func totalProcesses(s *subject, l *launch) []hit {
 	f, _ := l.findFlag("num-processes")
 	st := s.stepOfLaunch(l)
 	if n, _ := f.value.Int(); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
-		says := fmt.Sprintf("--num_processes %d is the number of GPUs of one machine, but there are several machines", n)
+		says := fmt.Sprintf("--num_processes %d is the number of GPUs of one machine, but the job has several machines", n)
 		return []hit{{at: f.value.Origin(), message: says}}
 	}
 	return nil
@@ -79,7 +79,7 @@ func llamaFactoryNodeRank(s *subject) []hit {
 		if n, known := nodes.Value.Int(); known && n < 2 {
 			continue
 		}
-		h := hit{at: nodes.At, message: "llamafactory-cli gets NNODES but no NODE_RANK", severity: Warning}
+		h := hit{at: nodes.At, message: "NNODES is set for llamafactory-cli, but not NODE_RANK", severity: Warning}
 		if rank := c.Getenv("RANK"); rank != nil {
 			h = hit{at: rank.At, message: "llamafactory-cli reads NODE_RANK, not RANK"}
 		}
@@ -105,7 +105,7 @@ func deepspeedExports(s *subject) []hit {
 		}
 		for _, a := range s.Assignments {
 			if ofPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < l.Seq && a.Depth == 0 && !fileOfVariables {
-				hits = append(hits, hit{at: a.At, message: "deepspeed does not pass on " + a.Name + " to the other nodes"})
+				hits = append(hits, hit{at: a.At, message: "deepspeed does not pass " + a.Name + " to the other nodes"})
 			}
 		}
 	}

@@ -1,9 +1,9 @@
-// Package lint finds mistakes in launch scripts that make a job hang, or succeed on
+// Package lint finds problems in launch scripts that make a job hang, or succeed on
 // only some of its nodes.
 //
-// Each of its [Rules] is a small function over the commands of a script (package
-// script). A rule reports only certain mistakes: it ignores values that only the run
-// knows.
+// Each of the [Rules] is a small function over the commands of a script (package
+// script). Rules report only certain problems: they ignore values that are unknown
+// until the script runs.
 package lint
 
 import (
@@ -21,34 +21,34 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// Severity is the weight of a finding.
+// Severity is the severity of a finding.
 type Severity string
 
 // The severities.
 const (
-	// Error is for a job that hangs, or does not do what the user asked for.
+	// Error means that the job hangs, or does not do what the user wants.
 	Error Severity = "error"
-	// Warning is for a job that fails on some clusters, or some day.
+	// Warning means that the job fails on some clusters, or occasionally.
 	Warning Severity = "warning"
-	// Note is for a common habit that rarely changes a job.
+	// Note is a common habit that rarely affects a job.
 	Note Severity = "note"
 )
 
-// Rule is a known mistake.
+// Rule describes a known problem.
 type Rule struct {
-	// ID is its name in findings and in comments that silence it. It never
+	// ID is the rule's name in findings, and in comments that silence the rule. It never
 	// changes.
 	ID       string   `json:"id"`
 	Severity Severity `json:"severity"`
-	// Title names the mistake in one line.
+	// Title describes the problem in one line.
 	Title string `json:"title"`
 	// Why describes the consequence.
 	Why string `json:"why"`
-	// Fix shows the correct form.
+	// Fix describes how to correct the script.
 	Fix string `json:"fix"`
 }
 
-// hit is a place where a rule found its mistake.
+// hit is a place where a rule found a problem.
 type hit struct {
 	at      int    // the byte
 	message string // what is wrong, or "" for the rule's Title
@@ -57,20 +57,20 @@ type hit struct {
 	severity Severity
 }
 
-// Finding is a mistake in a file.
+// Finding is a problem in a file.
 type Finding struct {
 	Rule     string   `json:"rule"`
 	Severity Severity `json:"severity"`
 	lineerr.Position
-	// Message describes the mistake and its consequence.
+	// Message describes the problem and the consequence.
 	Message string `json:"message"`
 	Fix     string `json:"fix"`
-	// Excerpt is the line, with a caret below the place.
+	// Excerpt is the line with a caret below the column.
 	Excerpt string `json:"-"`
 }
 
-// Check reads a script and returns its mistakes in the order of the file. launches
-// reports whether it has any command that the rules about jobs are for. The error for a
+// Check returns the findings in a script, in the order of the file. launches reports
+// whether the script contains commands to which the rules about jobs apply. The error for
 // text that is not a shell script is a *lineerr.Error.
 func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	text, err := io.ReadAll(io.LimitReader(r, script.MaxSize+1))
@@ -96,7 +96,11 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
 			list.Lines, position = f.lines, lineerr.PositionOf(f.file, f.text, at.At)
 		}
-		list.Add(position, "use launch lint only for sh and bash scripts", "%s", err)
+		hint := "use launch lint only for sh and bash scripts"
+		if strings.HasPrefix(err.Error(), "syntax error") {
+			hint = "to check the syntax, run: bash -n FILE"
+		}
+		list.Add(position, hint, "%s", err)
 		return nil, false, list.Err()
 	}
 	type place struct {
@@ -137,7 +141,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 var otherLanguage = regexp.MustCompile(
 	`(?i)\.(ya?ml|json|toml|ini|md|py|ipynb|zsh|fish|t?csh)$|(^|/)(Dockerfile|Makefile)$`)
 
-// Unreadable is the error for a file that cannot be read.
+// Unreadable returns the error for a file that cannot be read.
 func Unreadable(file string, err error) error {
 	reason := err // without the file's name, which the position already has
 	for inner := errors.Unwrap(reason); inner != nil; inner = errors.Unwrap(reason) {

@@ -169,7 +169,7 @@ func TestCopiedAround(t *testing.T) {
 // What is no shell script is said to be none, with the place.
 func TestNotAScript(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"open.sh", "srun bash -c 'torchrun\n", "open.sh:1:14: "},
+		{"open.sh", "srun bash -c 'torchrun\n", "open.sh:1:14: syntax error: "},
 		{"if.sh", "#!/bin/bash\nif true; then\n  ls\n", "if.sh:2:1: "},
 		{"train.py", "#!/usr/bin/env python3\nimport torch\n", "train.py:1:1: not an sh or bash script: its first line specifies /usr/bin/env python3"},
 		{"job.zsh", "#!/bin/zsh\nsrun hostname\n", "not an sh or bash script: its first line specifies /bin/zsh"},

@@ -77,7 +77,7 @@ func portTest(s *subject) []hit {
 		if len(c.Words) > 2 {
 			hits = append(hits, hit{
 				at: c.At, message: "a port is tested with telnet",
-				why: "it connects only while a program is listening, and none is before the job; " +
+				why: "telnet connects only while a program is listening, and none is before the job; " +
 					"NCCL needs random ports between all pairs of nodes",
 			})
 		}
@@ -88,7 +88,7 @@ func portTest(s *subject) []hit {
 		if launches && !c.Loop && len(c.Words) > 1 {
 			hits = append(hits, hit{
 				at: c.At, message: "a network is tested with ping",
-				why: "it does not test ports, and NCCL needs random ports between all pairs of nodes",
+				why: "ping does not test ports, and NCCL needs random ports between all pairs of nodes",
 			})
 		}
 	}

@@ -69,7 +69,7 @@ func masterAddrLocalhost(s *subject) []hit {
 			continue
 		}
 		if f, ok := l.findFlag("standalone"); ok {
-			hits = append(hits, hit{at: f.at, message: "--standalone is for one node, but there are several"})
+			hits = append(hits, hit{at: f.at, message: "--standalone is for one node, but the job has several"})
 		}
 		f, ranked := l.nodeRank()
 		if n, known := f.value.Int(); ranked && known && n == 0 && l.Starter("srun") == nil {
@@ -77,7 +77,7 @@ func masterAddrLocalhost(s *subject) []hit {
 		}
 		host, ok := l.host()
 		if text, known := host.Literal(); ok && known && isOwnAddress(text) {
-			hits = append(hits, hit{at: host.Origin(), message: "several nodes meet at " + text})
+			hits = append(hits, hit{at: host.Origin(), message: "several nodes use the rendezvous address " + text})
 		}
 	}
 	for _, a := range s.Assignments {

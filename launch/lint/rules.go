@@ -28,7 +28,7 @@ func Rules() []Rule {
 	return slices.Clone(rules)
 }
 
-// checks are the functions that find the mistakes of rules.yaml.
+// checks returns the function of each rule in rules.yaml.
 func checks() map[string]func(*subject) []hit { //nolint:revive // a table, however long
 	return map[string]func(*subject) []hit{
 		"rank-on-batch-line":           rankOnBatchLine,

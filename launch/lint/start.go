@@ -81,7 +81,7 @@ func nodeRankConstant(s *subject) []hit {
 			continue
 		}
 		if sameInAll(a.Value, l.Depth) {
-			hits = append(hits, hit{at: a.Value.Origin(), message: "every node gets the node rank " + showWord(a.Value)})
+			hits = append(hits, hit{at: a.Value.Origin(), message: "every node has node rank " + showWord(a.Value)})
 		}
 	}
 	// Does the environment of the script tell it the node's rank?
@@ -111,9 +111,9 @@ func nodeRankConstant(s *subject) []hit {
 				hits = append(hits, hit{at: l.At, message: "torchrun without --node-rank uses rank 0 on every node"})
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
-			hits = append(hits, hit{at: f.value.Origin(), message: "every node gets the node rank " + showWord(f.value)})
+			hits = append(hits, hit{at: f.value.Origin(), message: "every node has node rank " + showWord(f.value)})
 		case number && l.Starter("srun") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
-			says := "every node gets the node rank " + showWord(f.value) + ", and NODE_RANK is not used"
+			says := "every node has node rank " + showWord(f.value) + ", and NODE_RANK is not used"
 			hits = append(hits, hit{at: f.value.Origin(), message: says})
 		}
 	}

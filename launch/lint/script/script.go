@@ -219,7 +219,7 @@ func Read(text []byte) (*Script, error) {
 	var lang syntax.LangError
 	switch {
 	case errors.As(err, &parse):
-		return nil, &SyntaxError{int(parse.Pos.Offset()), errors.New(parse.Text)}
+		return nil, &SyntaxError{int(parse.Pos.Offset()), errors.New("syntax error: " + parse.Text)}
 	case errors.As(err, &lang):
 		lang.Filename = ""
 		_, text, _ := strings.Cut(lang.Error(), ": ")

@@ -8,14 +8,13 @@
 set -euo pipefail
 : "${HF_TOKEN:?is not set: export it where the job is started}"
 
-# The address of the first node, the same on all nodes. localhost works only for one
-# node.
+# The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-localhost}
-# A free port of the first node; 29500 is torch's default. Two jobs on a node need
+# A free port on the first node; 29500 is torch's default. Two jobs on a node need
 # different ports. Opening MASTER_PORT in a firewall is not enough: NCCL and Gloo
 # also use random ports between all nodes.
 MASTER_PORT=${MASTER_PORT:-29500}
-# The rank of this node: 0 for the first.
+# The rank of this node; 0 is the first node.
 NODE_RANK=${NODE_RANK:-0}
 # The number of nodes. In every framework WORLD_SIZE is the number of processes. If
 # NNODES is not set, this script accepts WORLD_SIZE as the number of nodes.
@@ -25,7 +24,7 @@ if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
-# Processes of this node, one per GPU.
+# Processes on this node, one per GPU.
 NPROC_PER_NODE=${NPROC_PER_NODE:-8}
 
 if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
@@ -38,16 +37,16 @@ if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >
 fi
 
 options=(
-  # Removed when it exits. The name prevents a second container of this job on the node.
+  # Remove the container when it exits. The name prevents a second one on the node.
   --rm --name "train-$NODE_RANK"
-  # Forwards signals to the program, and reaps processes.
+  # Forward signals to the program, and reap zombie processes.
   --init
   # The host's network: NCCL and Gloo use random ports between all nodes, which
   # --publish cannot list.
   --network=host
-  # Shared memory of the node's processes: the host's; docker's default is 64 MB.
+  # The host's shared memory; docker's default is 64 MB.
   --ipc=host
-  # Network cards and GPUs need locked memory.
+  # Network adapters and GPUs require locked memory.
   --ulimit memlock=-1 --ulimit stack=67108864
   # GPUs, through NVIDIA's container toolkit.
   --gpus "8"
@@ -56,8 +55,8 @@ options=(
   # The value stays in the environment, because all users can read command lines.
   --env HF_TOKEN
 )
-# The program: from the directory where you start this script, or from the directory
-# CODE. Otherwise the image must contain it.
+# The program is mounted from the directory where you start this script, or from the
+# directory CODE. Otherwise the image must contain it.
 code=${CODE-$PWD}
 if [[ -n $code && ( -e $code/train.py ) ]]; then
   options+=(--mount "type=bind,\"source=$code\",\"target=$code\"" --workdir "$code")

@@ -11,18 +11,17 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
-# The JAX platform. If it is set, a missing GPU is an error; otherwise the program is
-# only slow. JAX_PLATFORM_NAME is deprecated.
+# The JAX platform. If it is set, a missing GPU is an error; otherwise JAX silently uses
+# the CPU. JAX_PLATFORM_NAME is deprecated.
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 
-# The address of the first node, the same on all nodes. localhost works only for one
-# node.
+# The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-localhost}
-# A free port of the first node; 29500 is torch's default. Two jobs on a node need
+# A free port on the first node; 29500 is torch's default. Two jobs on a node need
 # different ports. Opening MASTER_PORT in a firewall is not enough: NCCL and Gloo
 # also use random ports between all nodes.
 MASTER_PORT=${MASTER_PORT:-29500}
-# The rank of this node: 0 for the first.
+# The rank of this node; 0 is the first node.
 NODE_RANK=${NODE_RANK:-0}
 # The number of nodes. In every framework WORLD_SIZE is the number of processes. If
 # NNODES is not set, this script accepts WORLD_SIZE as the number of nodes.
@@ -32,8 +31,8 @@ if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
-# Processes of this node. A single process uses all its GPUs, as JAX expects; several
-# processes divide the GPUs.
+# Processes on this node. A single process uses all GPUs, as JAX expects; several
+# processes divide them.
 NPROC_PER_NODE=${NPROC_PER_NODE:-2}
 
 if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
@@ -46,15 +45,15 @@ if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >
 fi
 PYTHON=${PYTHON:-python3}
 
-# The processes of this node. When one fails, the script ends the others, which would
-# wait for it.
+# Start the processes of this node. When one fails, stop the others, which would wait
+# for it.
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 for ((local_rank = 0; local_rank < NPROC_PER_NODE; local_rank++)); do
   rank=$((NODE_RANK * NPROC_PER_NODE + local_rank))
   (
-    # RANK_LOGS=DIR: writes the output of each process to its own file there, unbuffered.
+    # RANK_LOGS=DIR: write the output of each process to a file in DIR, unbuffered.
     if [[ -n ${RANK_LOGS:-} ]]; then
       export PYTHONUNBUFFERED=1
       exec >"$RANK_LOGS/rank$rank.log" 2>&1

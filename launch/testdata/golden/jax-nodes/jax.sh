@@ -11,23 +11,22 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
-# The JAX platform. If it is set, a missing GPU is an error; otherwise the program is
-# only slow. JAX_PLATFORM_NAME is deprecated.
+# The JAX platform. If it is set, a missing GPU is an error; otherwise JAX silently uses
+# the CPU. JAX_PLATFORM_NAME is deprecated.
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cuda}"
-# XLA takes GPU memory when it needs it, which leaves some to other programs.
+# XLA allocates GPU memory on demand, which leaves some for other programs.
 export XLA_PYTHON_CLIENT_PREALLOCATE="${XLA_PYTHON_CLIENT_PREALLOCATE:-false}"
 # The maximum fraction of GPU memory. Use less (0.8) if something else on the GPU,
 # such as NCCL, runs out of memory.
 export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
 
-# The address of the first node, the same on all nodes. localhost works only for one
-# node.
+# The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-192.168.1.100}
-# A free port of the first node; 29500 is torch's default. Two jobs on a node need
+# A free port on the first node; 29500 is torch's default. Two jobs on a node need
 # different ports. Opening MASTER_PORT in a firewall is not enough: NCCL and Gloo
 # also use random ports between all nodes.
 MASTER_PORT=${MASTER_PORT:-29500}
-# The rank of this node: 0 for the first.
+# The rank of this node; 0 is the first node.
 NODE_RANK=${NODE_RANK:-0}
 # The number of nodes. In every framework WORLD_SIZE is the number of processes. If
 # NNODES is not set, this script accepts WORLD_SIZE as the number of nodes.
@@ -37,10 +36,10 @@ if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
-# Processes of this node. A single process uses all its GPUs, as JAX expects; several
-# processes divide the GPUs.
+# Processes on this node. A single process uses all GPUs, as JAX expects; several
+# processes divide them.
 NPROC_PER_NODE=${NPROC_PER_NODE:-1}
-# GPUs of this node. JAX must find them all.
+# GPUs on this node, all of which JAX must find.
 GPUS_PER_NODE=${GPUS_PER_NODE:-8}
 gpus=(--local-processes="$NPROC_PER_NODE")
 if [[ -n $GPUS_PER_NODE ]]; then gpus+=(--gpus="$GPUS_PER_NODE"); fi
@@ -55,15 +54,15 @@ if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >
 fi
 PYTHON=${PYTHON:-python3}
 
-# The processes of this node. When one fails, the script ends the others, which would
-# wait for it.
+# Start the processes of this node. When one fails, stop the others, which would wait
+# for it.
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 for ((local_rank = 0; local_rank < NPROC_PER_NODE; local_rank++)); do
   rank=$((NODE_RANK * NPROC_PER_NODE + local_rank))
   (
-    # RANK_LOGS=DIR: writes the output of each process to its own file there, unbuffered.
+    # RANK_LOGS=DIR: write the output of each process to a file in DIR, unbuffered.
     if [[ -n ${RANK_LOGS:-} ]]; then
       export PYTHONUNBUFFERED=1
       exec >"$RANK_LOGS/rank$rank.log" 2>&1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# train on gpu01: node 0 of 2. Run it there, next to jax.sh. Start all
-# nodes within the time that JAX waits (300 s), in any order.
+# train on gpu01: node 0 of 2. Run this script on the node, next to
+# jax.sh. Start all nodes in any order, within JAX's timeout (300 s).
 
 # The directory of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
@@ -13,7 +13,7 @@ export NODE_RANK=0
 export NNODES=2
 export NPROC_PER_NODE=1
 export GPUS_PER_NODE=8
-# The interpreter of this node.
+# The Python interpreter of this node.
 export PYTHON=/opt/train/venv/bin/python
 export GLOO_SOCKET_IFNAME=eth0
 exec bash "$here/jax.sh" "$@"

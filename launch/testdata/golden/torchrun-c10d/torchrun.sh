@@ -10,14 +10,13 @@
 
 set -euo pipefail
 
-# The address of the first node, the same on all nodes. localhost works only for one
-# node.
+# The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-g3002}
-# A free port of the first node; 29500 is torch's default. Two jobs on a node need
+# A free port on the first node; 29500 is torch's default. Two jobs on a node need
 # different ports. Opening MASTER_PORT in a firewall is not enough: NCCL and Gloo
 # also use random ports between all nodes.
 MASTER_PORT=${MASTER_PORT:-29500}
-# The rank of this node: 0 for the first.
+# The rank of this node; 0 is the first node.
 NODE_RANK=${NODE_RANK:-0}
 # The number of nodes. In every framework WORLD_SIZE is the number of processes. If
 # NNODES is not set, this script accepts WORLD_SIZE as the number of nodes.
@@ -27,9 +26,9 @@ if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
-# Processes of this node, one per GPU.
+# Processes on this node, one per GPU.
 NPROC_PER_NODE=${NPROC_PER_NODE:-8}
-# The rendezvous ID: running jobs need different IDs.
+# The rendezvous ID, unique among running jobs.
 RDZV_ID=${RDZV_ID:-sft}
 
 if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
@@ -37,18 +36,18 @@ if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
   exit 2
 fi
 
-# The interpreter; if empty, the torchrun on PATH. All nodes need the same torch.
+# The Python interpreter. If empty, torchrun is used from PATH. All nodes need the same
+# torch.
 PYTHON=${PYTHON:-}
 if [[ -n $PYTHON ]]; then launcher=("$PYTHON" -m torch.distributed.run); else launcher=(torchrun); fi
-# RANK_LOGS=DIR: writes the output of each process to its own files there, unbuffered.
+# RANK_LOGS=DIR: write the output of each process to separate files in DIR, unbuffered.
 if [[ -n ${RANK_LOGS:-} ]]; then
   launcher+=(--redirects=3 --log-dir="$RANK_LOGS")
   export PYTHONUNBUFFERED=1
 fi
 
-# c10d: torch assigns the ranks. This node announces its own name to the others as
-# its address. Set NODE_ADDR to a different address if /etc/hosts maps the name to
-# 127.0.1.1.
+# c10d: torch assigns the ranks. This node announces its host name to the others. Set
+# NODE_ADDR to an address instead if /etc/hosts maps the name to 127.0.1.1.
 local_addr=()
 if [[ -n ${NODE_ADDR:-} ]]; then local_addr=(--local-addr="$NODE_ADDR"); fi
 exec "${launcher[@]}" \
