@@ -120,7 +120,7 @@ release release-snapshot: bin/ci/programimage
 fuzz: ## run every fuzz target for FUZZTIME (10s)
 	ci/fuzz.sh $(FUZZTIME)
 
-lint: ## compile golangci-lint (once, some minutes) and run it
+lint: ## compile golangci-lint (once, a few minutes) and run it
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
 	cd ci && $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
 

@@ -124,7 +124,7 @@ func (a *evaluation) checkHost() {
 		a.addConflict("%s", a.otherBaseConflict())
 	}
 	if a.source.Source != FoundCUDA && a.host.CUDA != "" {
-		a.addNote("dsbuild does not use CUDA %[2]s of %[1]s: torch %[3]s is built for CUDA %[4]s",
+		a.addNote("CUDA %[2]s of %[1]s is not used: torch %[3]s is built for CUDA %[4]s",
 			a.host.Name, a.host.CUDA, a.torch.Version, a.torch.CUDA)
 	}
 }
@@ -136,11 +136,11 @@ func (a *evaluation) checkMachine() {
 		a.addConflict("%s", whyNoCUDA(a.torch, a.Torches))
 	case !a.toolchain.IsCross():
 	case a.toolchain.ABI != wheel.StableABI:
-		a.addConflict("a wheel for one torch minor version needs that torch's libraries: "+
-			"for %s it can only be built on such a machine; "+
-			"on this machine dsbuild builds only stable-ABI wheels for %[1]s", a.machine)
+		a.addConflict("a wheel for one torch minor version needs that torch's libraries, so "+
+			"one for %s can only be built on such a machine; "+
+			"cross builds for %[1]s require the stable ABI", a.machine)
 	case a.source.Source != CUDA13:
-		a.addConflict("dsbuild builds for %s only with %s, the CUDA of Python packages", a.machine, CUDA13)
+		a.addConflict("wheels for %s can only be built with %s, whose CUDA comes from Python packages", a.machine, CUDA13)
 	}
 }
 
@@ -270,7 +270,7 @@ func (a *evaluation) fitOp(op *Op) string {
 			case op.MinArch != "" && olderMinor(c, op.MinArch), op.MaxArch != "" && olderMinor(op.MaxArch, c):
 				left = append(left, c)
 			case op.BF16 && arch.Major <= 7 && len(a.archs) == 0:
-				left, why = append(left, c), "would have no BF16 with them"
+				left, why = append(left, c), "would lose BF16 on all archs"
 			default:
 				op.Archs = append(op.Archs, arch)
 			}
@@ -293,7 +293,7 @@ func (a *evaluation) fitOp(op *Op) string {
 		}
 	}
 	if len(left) > 0 {
-		a.addWarning("%s is compiled for %s and not for %s: it %s",
+		a.addWarning("%s is compiled for %s, but not for %s: it %s",
 			op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), why)
 	}
 	return ""
@@ -464,14 +464,14 @@ func (a *evaluation) finishedToolchain() Toolchain {
 			tc.Archs[0].Capability(), joinWords(withBF16))
 	}
 	if tc.Index != "" {
-		a.addNote("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)
+		a.addNote("torch %s for CUDA %s comes from PyTorch's index, %s", tc.Torch, tc.CUDA, tc.Index)
 	}
 	if !device && len(a.archs) > 0 {
 		a.addNote("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)
 	}
 	if device && a.cuda.Version != tc.CUDA {
-		a.addNote("nvcc is %s and torch %s is built for CUDA %s: this works because the CUDA major version is the same; "+
-			"torch prints a warning during the build", a.cuda.Version, tc.Torch, tc.CUDA)
+		a.addNote("compiling with nvcc %s for torch %s, which is built for CUDA %s: compatible (same CUDA major version), "+
+			"but torch prints a warning during the build", a.cuda.Version, tc.Torch, tc.CUDA)
 	}
 	if device {
 		a.remarkArchsWithoutMachine()

@@ -81,7 +81,7 @@ func (a fitting) compare(b fitting) (order int, why string) {
 		order int
 		why   string
 	}{
-		{oneIf(others) - oneIf(all), "more operators"},
+		{oneIf(others) - oneIf(all), "more ops"},
 		{cmp.Compare(len(a.v.Notes), len(b.v.Notes)), "fewer compatibility notes"},
 		{cmp.Compare(n.CPU, m.CPU), "newer CPU instructions"},
 		{oneIf(m.TorchABI.IsStable()) - oneIf(n.TorchABI.IsStable()), "specific to this torch version"},

@@ -94,8 +94,8 @@ func (e *explainer) checkHosts() {
 	case e.hostsNamed:
 		e.found.add("%s has Python %s, not %s", first.Name, joinWords(first.Pythons), p)
 	default:
-		e.found.add("no base has Python %s (%s): use an interpreter of yours with --env PYTHON, --base IMAGE, "+
-			"or --builder host and a python%s on PATH or from uv (uv python install %s)", p, e.pythonsByHost(), p, p)
+		e.found.add("no base has Python %s (%s): use your own interpreter (--env PYTHON), another base (--base IMAGE), "+
+			"or --builder host with python%s on PATH (uv python install %s)", p, e.pythonsByHost(), p, p)
 	}
 	e.request.Python = ""
 }
@@ -148,7 +148,7 @@ func (e *explainer) addRefused(refused []*evaluation) {
 			where = "on " + e.hosts[0].Name
 		}
 		r := e.torches()[0]
-		e.found.add("torch %s is built for CUDA %s, which has no toolkit %s", r.Version, r.CUDA, where)
+		e.found.add("no CUDA toolkit %[3]s for torch %[1]s, built for CUDA %[2]s", r.Version, r.CUDA, where)
 		return
 	}
 	isShared := func(why string) bool {

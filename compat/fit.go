@@ -168,7 +168,7 @@ func (c *fitCheck) checkCUDA() {
 	}
 	if !c.boundToCUDA() {
 		if have == "" && len(c.m.Ops) > 0 {
-			c.addNote("this node's torch has no CUDA: DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
+			c.addNote("this node's torch has no CUDA: DeepSpeed uses the wheel's ops only with DS_ACCELERATOR=cuda")
 		}
 		return
 	}
@@ -273,7 +273,7 @@ func (c *fitCheck) checkGPUs() {
 		return
 	}
 	if len(c.f.GPUs) == 0 {
-		c.addNote("no GPU is visible on this node: DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
+		c.addNote("no GPU is visible on this node: DeepSpeed uses the wheel's ops only with DS_ACCELERATOR=cuda")
 	}
 	var seen []string
 	for _, g := range c.f.GPUs {
@@ -284,7 +284,7 @@ func (c *fitCheck) checkGPUs() {
 		}
 		seen = append(seen, name)
 		if arch == "" {
-			c.addNote("the compute capability of %s is unknown: the code for %s may not run there",
+			c.addNote("the compute capability of %s is unknown; the code for %s may not run there",
 				ShortGPU(g.Name), c.deviceCodeNames())
 			continue
 		}
@@ -310,7 +310,7 @@ func (c *fitCheck) checkGPU(name, arch string) {
 		c.addReason("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s",
 			c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
 	default:
-		c.addNote("%s uses the PTX for %s: the driver compiles it on first use, which takes a while", name, ptx)
+		c.addNote("%s uses the PTX for %s, which the driver compiles on first use (slow)", name, ptx)
 		c.noteMissingOps(name, arch)
 	}
 }
@@ -319,7 +319,7 @@ func (c *fitCheck) checkGPU(name, arch string) {
 func (c *fitCheck) noteMissingOps(name, arch string) {
 	for _, op := range slices.Sorted(maps.Keys(c.m.OpArchs)) {
 		if has := c.m.OpArchs[op]; !c.hasSASS(has.Archs, arch) && newestPTX(has.PTX, arch) == "" {
-			c.addNote("operator %s has no code for %s", op, name)
+			c.addNote("op %s has no code for %s", op, name)
 		}
 	}
 }

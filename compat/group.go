@@ -236,7 +236,7 @@ func (g *grouper) whyUnfit(c *nodeClass) []string {
 		return g.whyNotRun(classes)
 	}
 	if len(request.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(c.facts) {
-		return []string{fmt.Sprintf("torch %s has no CUDA, and every requested operator has device code", c.facts.Torch)}
+		return []string{fmt.Sprintf("torch %s has no CUDA, and every requested op has device code", c.facts.Torch)}
 	}
 	if why := olderThanStable(c.facts.Torch); request.ABI == wheel.StableABI && why != "" {
 		return []string{why}

@@ -152,7 +152,7 @@ func (g *grouper) nodeHint(f node.Facts) string {
 		return "use another machine"
 	}
 	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(g.plainOps(g.want.Request)) == 0 {
-		return "install a CUDA build of torch, or request operators without device code: --ops cpu_adam,utils"
+		return "install a CUDA build of torch, or request ops without device code: --ops cpu_adam,utils"
 	}
 	// The package index has the node's torch; nobody chose another one for a reason.
 	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {

@@ -50,15 +50,14 @@ func (t *Tables) CheckOp(name string) error {
 
 // unknownOp says that there is no op of this name. Letters alone prove no meaning, so similar names are a question.
 func (t *Tables) unknownOp(name string) Conflict {
-	c := Conflict{What: fmt.Sprintf("dsbuild has no op %q ('dsbuild ops' lists the ops)", name)}
+	c := Conflict{What: fmt.Sprintf("unknown op %q", name)}
 	if op, ok := opMeant(t.Ops, name); ok {
-		c.What = fmt.Sprintf("dsbuild has no op %q: it is called %s", name, op.Name)
 		c.Advice = didYouMean(op.Name)
 		return c
 	}
 	if i := slices.IndexFunc(t.MissingOps, func(m MissingOp) bool { return opWord(m.Name) == opWord(name) }); i >= 0 {
-		c.What = fmt.Sprintf("dsbuild has no op %q: %s", name, t.MissingOps[i].Why)
-		c.Advice = []string{"omit it"}
+		c.What = fmt.Sprintf("cannot build op %q: %s", name, t.MissingOps[i].Why)
+		c.Advice = []string{"remove " + name + " from --ops"}
 		return c
 	}
 	if several := severalNames(name, func(n string) bool { return t.CheckOp(n) == nil }); several != "" {
@@ -72,7 +71,7 @@ func (t *Tables) unknownOp(name string) Conflict {
 			parts = append(parts, o.Name)
 		}
 	}
-	c.Advice = []string{cmp.Or(lineerr.DidYouMean(name, known), "'dsbuild ops' lists the ops")}
+	c.Advice = []string{cmp.Or(lineerr.DidYouMean(name, known), "list the ops: dsbuild ops")}
 	if len(parts) > 0 {
 		c.Advice = didYouMean(parts...)
 	}

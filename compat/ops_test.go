@@ -40,7 +40,7 @@ func opCases() []opCase {
 	return []opCase{
 		{what: "plain ops need no arch", flags: "--ops plain,young", want: "plain young"},
 		{what: "every op gets the archs", flags: "--ops device,plain --arch 7.5;8.0+PTX", want: "plain device:7.5;8.0+PTX"},
-		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", warning: "modern is compiled for 8.0 and not for 7.5: it supports archs 8.0 and newer"},
+		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", warning: "modern is compiled for 8.0, but not for 7.5: it supports archs 8.0 and newer"},
 		{what: "a ceiling", flags: "--ops bounded --arch 7.5;9.0;10.0", want: "bounded:9.0", warning: "not for 7.5 and 10.0: it supports archs 8.0 to 9.0"},
 		{what: "a floor above all", flags: "--ops device,modern --arch 7.5", err: "op modern supports archs 8.0 and newer, but not 7.5"},
 		{what: "all on CUDA 13", flags: "--ops all --arch 8.0", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged young", left: "gone broken"},
@@ -144,11 +144,11 @@ func TestForeignMachine(t *testing.T) {
 		"arm for x86":                {wheel.Request{CPU: wheel.CPUv3}, []BuildHost{arm}, "has an aarch64 CPU and cannot build a wheel for x86_64", "run dsbuild on a machine with an x86_64 CPU"},
 		"x86 without a container":    {wheel.Request{GPUs: []string{"GH200"}}, []BuildHost{x86}, "has an x86_64 CPU and cannot build a wheel for aarch64", "pass --builder dagger to get torch 2.15.0 for CUDA 13.2 and Python 3.11 on Debian 12 (bookworm)"},
 		"x86 in a container":         {wheel.Request{GPUs: []string{"GH200"}}, nil, "armv8-a", ""},
-		"one torch in a container":   {wheel.Request{GPUs: []string{"GH200"}, ABI: wheel.TorchMinor}, nil, "for aarch64 it can only be built on such a machine", ""},
+		"one torch in a container":   {wheel.Request{GPUs: []string{"GH200"}, ABI: wheel.TorchMinor}, nil, "one for aarch64 can only be built on such a machine", ""},
 		"an old torch":               {wheel.Request{GPUs: []string{"GH200"}, Torch: "2.10"}, nil, "torch 2.10.0 has no CUDA in its wheel for aarch64; torch 2.11.0 or newer does", "omit --torch 2.10 to get torch 2.15.0 "},
 		"kernels for x86 alone":      {wheel.Request{GPUs: []string{"GH200"}, Ops: []string{"ragged_device_ops"}}, nil, "op ragged_device_ops cannot be built for aarch64: its kernels", ""},
-		"no torch for the GPU":       {wheel.Request{GPUs: []string{"T4G"}}, nil, "GPU T4G (arch 7.5): no torch for aarch64", "built from source"},
-		"a GPU of the other machine": {wheel.Request{GPUs: []string{"GH200"}, CPU: wheel.CPUv3}, nil, "its CPU is aarch64, but the wheel is for x86_64", "pass --arch 9.0"},
+		"no torch for the GPU":       {wheel.Request{GPUs: []string{"T4G"}}, nil, "no torch for aarch64 in dsbuild's tables has code for GPU T4G (arch 7.5)", "build torch from source"},
+		"a GPU of the other machine": {wheel.Request{GPUs: []string{"GH200"}, CPU: wheel.CPUv3}, nil, "has an aarch64 CPU, but the wheel is for x86_64", "pass --arch 9.0"},
 	} {
 		tc, err := tt.Resolve(c.request, c.hosts...)
 		got, hint := string(tc.CPU), ""

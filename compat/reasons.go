@@ -30,7 +30,7 @@ func (g *grouper) newGroup(classes []*nodeClass) Group {
 	r.explainArchs()
 	r.chooseCPU()
 	if v := r.Request.Glibc; v != "" {
-		r.addReason("glibc %s, as requested: the audit checks it", v)
+		r.addReason("glibc %s as requested, checked by the audit", v)
 	}
 	for _, c := range classes {
 		for _, note := range g.Fit(r.made.manifest(), c.facts).Notes {
@@ -75,7 +75,7 @@ func (r *groupReasons) chooseTorch() {
 	have := r.versions(func(f node.Facts) string { v, _, _ := strings.Cut(f.Torch, "+"); return v })
 	if r.Request.ABI == wheel.StableABI {
 		torch, cuda, python := r.made.toolchain.Serves()
-		what := fmt.Sprintf("torch's stable ABI: for torch %s and newer and Python %s", torch, python)
+		what := fmt.Sprintf("torch's stable ABI: torch %s or newer and Python %s", torch, python)
 		if r.made.toolchain.HasDeviceCode() {
 			what += ", with CUDA " + cuda
 		}
@@ -113,7 +113,7 @@ func sortedVersions(all []string) []string {
 // explainArchs says which arch is for which GPU.
 func (r *groupReasons) explainArchs() {
 	if !r.asked.wantsDeviceCode() {
-		r.addReason("no archs: none of these operators has device code")
+		r.addReason("no archs: none of these ops has device code")
 		return
 	}
 	names := map[string][]string{} // GPUs by their arch
@@ -144,7 +144,7 @@ func (r *groupReasons) explainArchs() {
 		out = append(out, joinWords(r.Request.GPUs)+" as requested")
 	}
 	if len(out) == 0 {
-		r.addReason("only operators without device code, %s: these nodes' torch has no CUDA", joinWords(r.Request.Ops))
+		r.addReason("only ops without device code, %s: these nodes' torch has no CUDA", joinWords(r.Request.Ops))
 	} else {
 		r.addReason("%s", strings.Join(out, ", "))
 	}
@@ -153,19 +153,19 @@ func (r *groupReasons) explainArchs() {
 	}
 	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
 	if strange != "" {
-		r.addReason("the GPU of %s is not in dsbuild's tables: if the wheel has no code for it, pass its compute capability with --arch",
+		r.addReason("the GPU of %s is not in dsbuild's tables: if the wheel lacks code for that GPU, pass its compute capability with --arch",
 			strange)
 	}
 }
 
 // chooseCPU takes the lowest level, and none above the default that nobody asked for.
 func (r *groupReasons) chooseCPU() {
-	why := "as requested: every CPU here has it"
+	why := "as requested: every CPU here supports it"
 	if r.Request.CPU == wheel.CPUArm {
-		why = "which every CPU for " + wheel.Arm + " has"
+		why = "which every " + wheel.Arm + " CPU supports"
 	}
 	if r.Request.CPU == "" {
-		r.Request.CPU, why = r.made.toolchain.CPU, "the default: every CPU here has it"
+		r.Request.CPU, why = r.made.toolchain.CPU, "the default: every CPU here supports it"
 		for _, i := range r.Nodes {
 			if level := wheel.CPULevel(r.nodes[i].Facts.CPU); level != "" && !level.Includes(r.Request.CPU) {
 				r.Request.CPU = level

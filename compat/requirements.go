@@ -129,10 +129,10 @@ func (l *lookup) findTorch() {
 		l.bad.add("torch %s is not in dsbuild's tables, which cover %s to %s", asked, all[len(all)-1], all[0])
 	case otherTorches.MatchString(local):
 		l.bad.add("torch %s is not for NVIDIA GPUs, the only ones that dsbuild supports", asked)
-		l.bad.advise("choose a torch for CUDA, or build with DeepSpeed's setup.py")
+		l.bad.advise("use a CUDA build of torch, or build with DeepSpeed's setup.py")
 	default:
-		l.bad.add("torch %s is not a release of torch for CUDA", asked)
-		l.bad.advise("build on a machine with an environment that has it: --env PYTHON")
+		l.bad.add("torch %s is not a CUDA release", asked)
+		l.bad.advise("build for an environment with this torch: --env PYTHON")
 	}
 }
 
@@ -167,7 +167,7 @@ func (l *lookup) checkGlibc() {
 	case !xy.MatchString(asked):
 		l.bad.add("glibc %q is not a version such as 2.28 ('ldd --version' on the oldest node prints it)", asked)
 	default:
-		l.bad.add("glibc %s: dsbuild links extensions for glibc %s and newer, which torch itself needs since 2.7",
+		l.bad.add("glibc %s is too old: extensions require glibc %s or newer, as torch does since 2.7",
 			asked, LinkGlibc)
 	}
 	l.request.Glibc = ""
@@ -182,7 +182,7 @@ func (l *lookup) checkDriver() {
 	case !driverForm.MatchString(asked):
 		l.bad.add("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node prints it)", asked)
 	default:
-		l.bad.add("driver %s supports no CUDA in dsbuild's tables: %s is the oldest driver that does",
+		l.bad.add("driver %s supports no CUDA in dsbuild's tables, which require driver %s or newer",
 			asked, oldest)
 	}
 	l.request.Driver = ""
@@ -295,22 +295,22 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 			return c, true
 		}
 		if machine != "" && g.Machine != "" && g.Machine != machine {
-			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s, but the wheel is for %s", name, g.Arch, g.Machine, machine)
+			c.What = fmt.Sprintf("GPU %s (arch %s) has an %s CPU, but the wheel is for %s", name, g.Arch, g.Machine, machine)
 			c.Advice = []string{"omit --machine and --cpu"}
-			if g.Class == "data centre" { // the others are one piece with their CPU
+			if g.Class == "data center" { // the others are one piece with their CPU
 				c.Advice = append(c.Advice,
 					fmt.Sprintf("if the node has an %s CPU, pass --arch %s instead of the GPU", machine, g.Arch))
 			}
 			return c, true
 		}
 		if on := cmp.Or(machine, g.Machine, wheel.X86); t.NewestTorch(g.Arch, on) == "" {
-			c.What = fmt.Sprintf("GPU %s (arch %s): no torch for %s in dsbuild's tables has code for it",
+			c.What = fmt.Sprintf("no torch for %[3]s in dsbuild's tables has code for GPU %[1]s (arch %[2]s)",
 				name, g.Arch, on)
 			flags := "--arch " + g.Arch
 			if on != wheel.X86 {
 				flags += " --machine " + on
 			}
-			c.Advice = []string{fmt.Sprintf("%s needs a torch built from source for arch %s, and %s", name, g.Arch, flags)}
+			c.Advice = []string{fmt.Sprintf("build torch from source for arch %s, then pass %s", g.Arch, flags)}
 			return c, true
 		}
 	}
@@ -319,28 +319,28 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 
 // unknownGPU names the products that a name is similar to.
 func (t *Tables) unknownGPU(name string) Conflict {
-	const all = "'dsbuild gpus' lists them all; --arch accepts a compute capability"
+	const all = "list all GPUs: dsbuild gpus; or pass a compute capability with --arch"
 	what := fmt.Sprintf("GPU %q is not in dsbuild's tables", name)
 	if arch, ok := wheel.ParseArchAlias(name); ok {
-		what += ": it is a compute capability"
+		what = fmt.Sprintf("%q is a compute capability, not a GPU", name)
 		return Conflict{what, didYouMean("--arch " + arch.String())}
 	}
 	if otherMakers.MatchString(strings.TrimSpace(name)) {
 		return Conflict{
 			What:   fmt.Sprintf("GPU %q is not an NVIDIA GPU, the only ones that dsbuild supports", name),
-			Advice: []string{"build with DeepSpeed's setup.py on a machine that has one"},
+			Advice: []string{"build with DeepSpeed's setup.py on a machine with that GPU"},
 		}
 	}
 	if several := t.names().several(name); several != "" {
 		return Conflict{
-			What:   what + ": it names several GPUs",
+			What:   fmt.Sprintf("%q names several GPUs", name),
 			Advice: []string{"separate them with commas: --gpu " + QuoteFlag(several)},
 		}
 	}
 	if archs := t.names().archsOf(name); len(archs) > 0 {
 		return Conflict{
 			What:   fmt.Sprintf("%q is a GPU generation, not a GPU", name),
-			Advice: []string{"name the GPU, or pass the generation's archs: --arch " + QuoteFlag(strings.Join(archs, ";"))},
+			Advice: []string{"specify the GPU, or pass the generation's archs: --arch " + QuoteFlag(strings.Join(archs, ";"))},
 		}
 	}
 	if g := t.names().otherGeneration(name); g != nil {
@@ -354,7 +354,7 @@ func (t *Tables) unknownGPU(name string) Conflict {
 	if len(near) == 0 {
 		return Conflict{What: what, Advice: []string{all}}
 	}
-	what += fmt.Sprintf(", which have %s (%s)", joinWords(near), all)
+	what += " (similar: " + joinWords(near) + ")"
 	return Conflict{what, didYouMean(lists.Map(near, QuoteFlag)...)}
 }
 

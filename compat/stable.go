@@ -87,11 +87,11 @@ func (w *requirements) whyTorchMinor(torch string) string {
 	}
 	switch {
 	case len(unproven) > 0:
-		return fmt.Sprintf("not proven equivalent with torch's stable ABI: %s (dsbuild ops)", joinWords(unproven))
+		return fmt.Sprintf("%s not proven with torch's stable ABI (dsbuild ops)", joinWords(unproven))
 	case w.request.Foreign && len(other) > 0:
-		return "with torch's stable ABI, the ops are proven only for releases of DeepSpeed"
+		return "the ops are proven with torch's stable ABI only for DeepSpeed releases"
 	case len(other) > 0:
-		return fmt.Sprintf("with torch's stable ABI, %s not proven for DeepSpeed %s (dsbuild ops)",
+		return fmt.Sprintf("%s not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops)",
 			joinWords(other), w.deepspeed.Version)
 	}
 	return ""
@@ -143,10 +143,10 @@ func (a *evaluation) remarkProofs() {
 		}
 	}
 	if len(loaded) > 0 {
-		a.addWarning("%s: loaded with torch's stable ABI, but no kernel has run, for lack of a GPU", joinWords(loaded))
+		a.addWarning("%s: only loaded with torch's stable ABI; no kernel has run on a GPU", joinWords(loaded))
 	}
 	if len(other) > 0 {
-		a.addWarning("%s: with torch's stable ABI not proven for DeepSpeed %s (dsbuild ops --json)",
+		a.addWarning("%s: not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops --json)",
 			joinWords(other), a.deepspeed.Version)
 	}
 }

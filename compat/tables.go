@@ -87,7 +87,7 @@ type CUDA struct {
 type GPU struct {
 	Name    string   `json:"gpu"`
 	Arch    string   `json:"arch"`              // compute capability
-	Class   string   `json:"class"`             // data centre, workstation, GeForce, Jetson
+	Class   string   `json:"class"`             // data center, workstation, GeForce, Jetson
 	Machine string   `json:"machine,omitempty"` // uname -m of the CPU it is sold with; "" is x86_64
 	Also    []string `json:"also,omitempty"`    // other names for it
 }

@@ -73,7 +73,7 @@ func TestTorches(t *testing.T) {
 
 func TestGPUs(t *testing.T) {
 	tt := tables(t)
-	classes := []string{"data centre", "workstation", "GeForce", "Jetson"}
+	classes := []string{"data center", "workstation", "GeForce", "Jetson"}
 	seen := map[string]GPU{}
 	for i, g := range tt.GPUs {
 		if i > 0 {

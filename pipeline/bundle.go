@@ -37,7 +37,7 @@ type BundlePlan struct {
 func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
 	if p.Toolchain().IsCross() {
 		return nil, fault.New(fault.Usage,
-			"deploy complete environments with dsbuild env, or build it on such a machine: --builder host",
+			"build the wheelhouse on such a machine with --builder host, or deploy a complete environment: dsbuild env deploy",
 			"cannot build a wheelhouse for %s: packages are built and collected only for the build machine's architecture",
 			p.Toolchain().CPU.Machine())
 	}
@@ -45,7 +45,7 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(companions); i++ {
 		if companions[i].Name == companions[i-1].Name {
-			return nil, badSource(companions[i].Name, errors.New("specified twice with --with"), companionForms)
+			return nil, badSource(companions[i].Name, errors.New("specified twice with --with"), "specify each extra wheel once")
 		}
 	}
 	own := *p

@@ -50,8 +50,8 @@ func TestOpenCompanion(t *testing.T) {
 	for arg, want := range map[string]string{
 		"transformers": "missing version", "": "missing version", "-e@x": "missing version", "a b==1": "missing version",
 		"a==one": "is not a version", "a==1;os_name=='x'": "is not a version", "torch==2.9": "torch and its packages cannot", "nvidia-nccl-cu12==2": "torch and its packages cannot",
-		"Triton@git+https://git.example/x": "torch and its packages cannot", "deepspeed@0.19": "DeepSpeed cannot be its own extra wheel",
-		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "unsupported scheme",
+		"Triton@git+https://git.example/x": "torch and its packages cannot", "deepspeed@0.19": "DeepSpeed cannot be an extra wheel",
+		"a@/nowhere": "no such file", "a@" + t.TempDir(): "no pyproject.toml or setup.py", "a@git+ftp://u:s3cret@git.example/x": "unsupported scheme",
 	} {
 		_, err := OpenCompanion(t.Context(), arg, t.TempDir(), os.Environ())
 		if fault.ExitCode(err) != fault.Usage || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" || strings.Contains(err.Error(), "s3cret") {

@@ -104,20 +104,19 @@ func StepFailed(step string, err error, ran bool, tail string) error {
 	hint := ""
 	switch {
 	case another != nil:
-		hint = fmt.Sprintf("the index has a different file for %s than the plan "+
-			"(dsbuild wheel --dry-run lists its sha256): "+
-			"use the index with the original file (--index-url), or repair the mirror", another[1])
+		hint = fmt.Sprintf("use an index with the planned file of %s (--index-url), or repair the mirror; "+
+			"list the planned sha256: dsbuild wheel --dry-run --verbose", another[1])
 	case missingHeader.MatchString(tail):
 		m := missingHeader.FindStringSubmatch(tail)
 		hint = headerHint(m[1] + m[2])
 	case olderStandard.MatchString(tail):
-		hint = fmt.Sprintf("torch's headers need %s, but these sources use an older standard: torch up to 2.11 works with C++17",
+		hint = fmt.Sprintf("use torch 2.11 or older, which works with C++17: newer headers require %s, which these sources do not use",
 			olderStandard.FindStringSubmatch(tail)[1])
 	case killedLine.MatchString(tail):
-		hint = "the system ran out of memory and killed a compiler; --jobs 1 compiles one source at a time"
+		hint = "compile one source at a time with --jobs 1: a compiler was killed because the system ran out of memory"
 	case full:
-		hint = "a first build needs up to 25 GB on the disk of the engine (docker system df) or of ~/.cache/dsbuild; " +
-			"TMPDIR sets another temporary directory"
+		hint = "free up to 25 GB on the engine's disk (docker system df) or in ~/.cache/dsbuild, " +
+			"or set TMPDIR to another temporary directory"
 	}
 	if another != nil || step == SmokeStep && ran && !full {
 		err = fault.WithCode(err, fault.Wheel)
@@ -150,15 +149,15 @@ func headerHint(header string) string {
 		}
 		var from []string
 		if p.Toolkit != "" {
-			from = append(from, fmt.Sprintf("the component %s of the CUDA toolkit", p.Toolkit))
+			from = append(from, fmt.Sprintf("the CUDA toolkit component %s", p.Toolkit))
 		}
 		if p.Debian != "" {
-			from = append(from, fmt.Sprintf("Debian's package %s", p.Debian))
+			from = append(from, fmt.Sprintf("the Debian package %s", p.Debian))
 		}
 		if p.Python != "" {
 			from = append(from, fmt.Sprintf("the Python package %s", p.Python))
 		}
-		return header + " is in " + strings.Join(from, ", or in ")
+		return "install what provides " + header + ": " + strings.Join(from, ", or ")
 	}
 	return ""
 }

@@ -24,11 +24,11 @@ func TestCause(t *testing.T) {
 		},
 		"missing header": {
 			noise + "csrc/includes/gemm_test.h:11:10: fatal error: cuda_profiler_api.h: No such file or directory\n" + noise + end,
-			"csrc/includes/gemm_test.h:11:10: fatal error: cuda_profiler_api.h", "cuda_profiler_api.h is in the component profiler of the CUDA toolkit",
+			"csrc/includes/gemm_test.h:11:10: fatal error: cuda_profiler_api.h", "install what provides cuda_profiler_api.h: the CUDA toolkit component profiler",
 		},
 		"missing header of nvcc": {
 			noise + "csrc/a.cu(11): catastrophic error: cannot open source file \"curand_kernel.h\"\n" + noise + end,
-			"csrc/a.cu(11): catastrophic error: cannot open source file", "curand_kernel.h is in the component curand",
+			"csrc/a.cu(11): catastrophic error: cannot open source file", "install what provides curand_kernel.h: the CUDA toolkit component curand",
 		},
 		"plain":   {noise + "csrc/x.cpp:3:1: error: 'a' was not declared\ncsrc/x.cpp:4:1: error: 'b' was not declared\n" + noise + end, "csrc/x.cpp:3:1: error: 'a' was not declared", ""},
 		"nvcc":    {noise + "x.cu(12): error: no such thing\n" + noise + end, "x.cu(12): error: no such thing", ""},

@@ -9,6 +9,7 @@ import (
 
 	"deps.dev/util/pypi"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -36,10 +37,10 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 	case wheel.IsTorchPackage(c.Name):
 		return c, badSource(c.Name,
 			errors.New("torch and its packages cannot be extra wheels: dsbuild never changes a node's torch"),
-			"choose the torch to build for with --torch")
+			"use --torch VERSION")
 	case c.Name == "deepspeed":
-		return c, badSource(c.Name, errors.New("DeepSpeed cannot be its own extra wheel"),
-			"choose its sources with --deepspeed")
+		return c, badSource(c.Name, errors.New("DeepSpeed cannot be an extra wheel"),
+			"use --deepspeed SOURCE")
 	case m[2] == "==" && !pep440.MatchString(what):
 		return c, badSource(redactURL(arg), fmt.Errorf("%.64q is not a version", what), companionForms)
 	case m[2] == "==" || pep440.MatchString(what):
@@ -48,8 +49,7 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 	default:
 		check := func(t *tree) (string, string, error) { // of any Python project
 			if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
-				err := errors.New("not a Python project: neither pyproject.toml nor setup.py found")
-				return "", "", badSource(c.Name, err, companionForms)
+				return "", "", fault.New(fault.Usage, companionForms, "not a Python project: no pyproject.toml or setup.py")
 			}
 			return c.Name, "", nil
 		}

@@ -51,7 +51,7 @@ func environmentError(python, try string, reasons ...string) error {
 	if len(reasons) > 1 {
 		between = "\n  "
 	}
-	try = cmp.Or(try, "pass --env the python of an environment with a CUDA build of torch: .../bin/python")
+	try = cmp.Or(try, "use the Python of an environment with a CUDA build of torch: --env DIR/bin/python")
 	return fault.New(fault.Usage, try, "environment of %s:%s%s", python, between, strings.Join(reasons, "\n  "))
 }
 
@@ -118,17 +118,17 @@ func (g *GivenPython) checkUsable() error {
 	case g.Details.Torch == "":
 		add("torch is not installed")
 	case g.TorchCUDA == "":
-		add("torch %s is built only for the CPU", g.Details.Torch)
+		add("torch %s is a CPU-only build", g.Details.Torch)
 	}
 	if g.Details.Machine != wheel.X86 && g.Details.Machine != wheel.Arm {
 		add("unsupported CPU architecture %s: dsbuild builds for %s and %s", g.Details.Machine, wheel.X86, wheel.Arm)
 	}
 	if g.Glibc == "" {
-		add("the C library is not glibc")
+		add("unsupported C library: glibc is required")
 	}
 	for _, site := range g.Details.Sites {
 		if !sitePath.MatchString(site) {
-			add("the directory name %q cannot be part of a path list", site)
+			add("directory name %q contains characters that sys.path files cannot hold", site)
 		}
 	}
 	g.Sites = g.Details.Sites
@@ -204,7 +204,7 @@ var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
 func (g GivenPython) Released(t *compat.Tables) error {
 	if g.Details.Machine == wheel.Arm {
 		return environmentError(g.Executable, "use --builder host",
-			"its CPU architecture is "+g.Details.Machine+", but dsbuild's containers are for "+wheel.X86)
+			"CPU architecture "+g.Details.Machine+" is not supported in dsbuild's containers, only "+wheel.X86)
 	}
 	if ofIndex.MatchString(g.Details.Torch) && t.HasTorch(g.Torch, g.TorchCUDA, wheel.Minor(g.Facts.Python)) {
 		return nil

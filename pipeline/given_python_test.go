@@ -131,7 +131,7 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 	_, cpu := environment(t, "2.15.0+cpu", "None", nil)
 	prefix := filepath.Dir(filepath.Dir(cpu))
 	for python, want := range map[string]string{
-		cpu:                      "torch 2.15.0+cpu is built only for the CPU",
+		cpu:                      "torch 2.15.0+cpu is a CPU-only build",
 		prefix:                   prefix + " is a directory",
 		"/nowhere/bin/python":    "environment of /nowhere/bin/python: no such file: /nowhere/bin/python",
 		"/etc/passwd":            "/etc/passwd is not executable",

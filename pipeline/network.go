@@ -44,7 +44,7 @@ type NetworkOptions struct {
 
 // networkError is a setting of the site that cannot be used: name is that of the flag or variable.
 func networkError(name, takes, format string, args ...any) error {
-	return fault.New(fault.Usage, name+" takes "+takes, name+": "+format, args...)
+	return fault.New(fault.Usage, "set "+name+" to "+takes, name+": "+format, args...)
 }
 
 // NewNetwork reads the settings of the site; getenv is os.Getenv.
@@ -78,7 +78,7 @@ func NewNetwork(o NetworkOptions, getenv func(string) string) (Network, error) {
 			return Network{}, err
 		}
 		if strings.ContainsAny(mirror, `#&\ `) {
-			const why = `it must not contain # & or \: write %23, %26, %5C`
+			const why = `invalid character #, & or \ in the URL: write %23, %26, %5C`
 			return Network{}, networkError(aptMirror, urlLike(aptMirror), "%s", why)
 		}
 		n.variables[aptMirror] = strings.TrimRight(mirror, "/")
@@ -180,15 +180,15 @@ func urlLike(name string) string {
 		return "a URL such as https://mirror.example.org/torch, with the directory cu126/torch/"
 	}
 	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; " +
-		"in a password, write characters other than letters and digits in percent encoding: @ is %40"
+		"percent-encode other characters than letters and digits in a password: @ is %40"
 }
 
 // maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
 const maxCA = 4 << 20
 
 // caLike describes a valid value of --ca.
-const caLike = "a file of certificates in PEM: " +
-	"lines of base64 between -----BEGIN CERTIFICATE----- and -----END CERTIFICATE-----"
+const caLike = "a PEM file of certificates: " +
+	"base64 lines between -----BEGIN CERTIFICATE----- and -----END CERTIFICATE-----"
 
 // readCertificates reads the certificates of --ca, else those that the user's programs trust.
 func (n *Network) readCertificates(flag, variable string) error {

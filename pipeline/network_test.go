@@ -179,7 +179,7 @@ func TestSiteErrors(t *testing.T) {
 		{NetworkOptions{}, map[string]string{"SSL_CERT_FILE": empty + ".not"}, "SSL_CERT_FILE: open " + empty + ".not: no such file"},
 	} {
 		_, err := NewNetwork(c.o, func(name string) string { return c.env[name] })
-		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error()+fault.Hint(err), "geheim") || !strings.Contains(fault.Hint(err), " takes ") {
+		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error()+fault.Hint(err), "geheim") || !strings.Contains(fault.Hint(err), "set ") {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}
@@ -232,7 +232,7 @@ func TestSiteToolkit(t *testing.T) {
 	}
 	for _, given := range []string{file, file + ".missing", filepath.Dir(file)} {
 		_, err := NewNetwork(NetworkOptions{NvccDeb: given}, func(string) string { return "" })
-		if fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "--nvcc-deb takes Debian's package") {
+		if fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "set --nvcc-deb to Debian's package") {
 			t.Errorf("%s: %v", given, err)
 		}
 	}

@@ -548,7 +548,7 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	fmt.Fprintf(&b, "\nbuilder    %s\n", builder)
 	fmt.Fprintf(&b, "base       %s: %s, glibc %s\n", base, tc.Environment.Name, tc.Environment.Glibc)
 	fmt.Fprintf(&b, "toolchain  %s, and %d Python packages\n", tc.CUDASource, len(p.Packages))
-	disk, took := "25 GB", "some minutes"
+	disk, took := "25 GB", "a few minutes"
 	if p.Base.Host {
 		disk = "15 GB" // no engine and no image
 	}
@@ -557,10 +557,10 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 		sets += len(op.Archs)
 	}
 	if sets > 30 {
-		took = "an hour or two on two cores: much device code for many GPUs"
+		took = "1 to 2 hours on two cores (device code for many GPUs)"
 	}
 	if stored {
-		took = "a second: cached"
+		took = "about a second (cached)"
 	}
 	fmt.Fprintf(&b, "disk       up to %s for a first build with this toolchain\ntime       %s\n", disk, took)
 	p.printLeftOut(&b)

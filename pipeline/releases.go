@@ -97,7 +97,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		case ctx.Err() != nil:
 			return f, context.Cause(ctx)
 		case err != nil && !errors.Is(err, pyindex.ErrNoProject):
-			f.addNote("using dsbuild's own tables, because the package index did not answer for deepspeed: %v", err)
+			f.addNote("using dsbuild's own tables, because the package index did not respond for deepspeed: %v", err)
 		}
 		files = append(files, more...)
 	}
@@ -145,8 +145,8 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, request wheel.Re
 			return f, context.Cause(ctx)
 		}
 		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
-			f.addNote("dsbuild's tables do not have %s, "+
-				"and torch's own index did not answer (set a mirror with %s): %v", askedTorch(request), torchIndexes, err)
+			f.addNote("%s is not in dsbuild's tables, "+
+				"and PyTorch's index did not respond (set a mirror with %s): %v", askedTorch(request), torchIndexes, err)
 			return f, nil // another of them would not answer either
 		}
 		row := compat.Torch{CUDA: cuda, Index: name, SHA256: map[string]string{}}
@@ -173,7 +173,7 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, request wheel.Re
 			return f, nil
 		}
 	}
-	f.addNote("neither dsbuild's tables nor torch's own indexes have %s", askedTorch(request))
+	f.addNote("%s is neither in dsbuild's tables nor on PyTorch's indexes", askedTorch(request))
 	return f, nil
 }
 

@@ -107,7 +107,7 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution with a sha256"}, "to get DeepSpeed 0.19.10 "},
 		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "to get DeepSpeed 0.19.10 "},
 		"too old":          {s, "0.3.0", "", nil, "to get DeepSpeed 0.19.8 "},
-		"no index":         {down, "0.19.9", "", []string{"using dsbuild's own tables, because the package index did not answer for deepspeed: http://127.0.0.1:9/"}, "to get DeepSpeed 0.19.8 "},
+		"no index":         {down, "0.19.9", "", []string{"using dsbuild's own tables, because the package index did not respond for deepspeed: http://127.0.0.1:9/"}, "to get DeepSpeed 0.19.8 "},
 		"newest, no index": {down, compat.Latest, "9e491abd", []string{"using dsbuild's own tables"}, ""},
 		"an empty index":   {site(t, NetworkOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "to get DeepSpeed 0.19.8 "},
 		"beside":           {site(t, NetworkOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treat it like"}, ""},
@@ -161,15 +161,15 @@ func TestReleasesOfTorch(t *testing.T) {
 		"newer":              {s, wheel.Request{Torch: "2.16.1"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
 		"its Python":         {s, wheel.Request{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.0 13.0.3 cu130 3", nil, ""},
 		"a minor":            {s, wheel.Request{Torch: "2.16"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
-		"for Windows":        {s, wheel.Request{Torch: "2.17.0"}, "", []string{"neither dsbuild's tables nor torch's own indexes have torch 2.17.0"}, "to get torch 2.15.0 "},
-		"no index":           {down, wheel.Request{Torch: "2.16.1"}, "", []string{"did not answer"}, "to get torch 2.15.0 "},
+		"for Windows":        {s, wheel.Request{Torch: "2.17.0"}, "", []string{"torch 2.17.0 is neither in dsbuild's tables nor on PyTorch's indexes"}, "to get torch 2.15.0 "},
+		"no index":           {down, wheel.Request{Torch: "2.16.1"}, "", []string{"did not respond"}, "to get torch 2.15.0 "},
 		"another CUDA":       {s, wheel.Request{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"an older driver":    {s, wheel.Request{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"the very one":       {s, wheel.Request{Torch: "2.12.0", CUDA: "12"}, "2.12.0 12.6 12.4 cu126 b", nil, ""},
 		"the driver runs it": {s, wheel.Request{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
-		"a CUDA of none":     {s, wheel.Request{Torch: "2.12", CUDA: "12.4"}, "", []string{"nor torch's own indexes have torch 2.12 for CUDA 12.4"}, "to get torch 2.6.0 "},
-		"a driver of none":   {s, wheel.Request{Torch: "2.13", Driver: "550"}, "", []string{"have torch 2.13 for driver 550"}, "to get torch 2.10.0 "},
-		"no torch index":     {down, wheel.Request{Torch: "2.12", Driver: "550"}, "", []string{"do not have torch 2.12 for driver 550, and torch's own index did not answer (set a mirror with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "to get torch 2.10.0 "},
+		"a CUDA of none":     {s, wheel.Request{Torch: "2.12", CUDA: "12.4"}, "", []string{"torch 2.12 for CUDA 12.4 is neither in dsbuild's tables nor on PyTorch's indexes"}, "to get torch 2.6.0 "},
+		"a driver of none":   {s, wheel.Request{Torch: "2.13", Driver: "550"}, "", []string{"torch 2.13 for driver 550 is neither"}, "to get torch 2.10.0 "},
+		"no torch index":     {down, wheel.Request{Torch: "2.12", Driver: "550"}, "", []string{"torch 2.12 for driver 550 is not in dsbuild's tables, and PyTorch's index did not respond (set a mirror with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "to get torch 2.10.0 "},
 	} {
 		found, err := c.network.Releases().Torch(t.Context(), newTables(t), c.r)
 		if err != nil {
@@ -226,7 +226,7 @@ func TestFoundReleasesArePinned(t *testing.T) {
 			t.Errorf("%s=%s, want %s", name, p.Args[name], want)
 		}
 	}
-	if !slices.Contains(tc.Notes, "torch 2.12.1 for CUDA 12.6 comes from torch's own index, cu126") {
+	if !slices.Contains(tc.Notes, "torch 2.12.1 for CUDA 12.6 comes from PyTorch's index, cu126") {
 		t.Errorf("notes %q", tc.Notes)
 	}
 }

@@ -127,7 +127,7 @@ func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error)
 		return a, err
 	}
 	if err := r.Store.Put(ctx, b.plan.Digest, a); err != nil {
-		r.Report.Warn("the wheel is in %s, but not in the store: %v", r.Dir, err)
+		r.Report.Warn("the wheel is in %s, but could not be cached: %v", r.Dir, err)
 	}
 	return a, nil
 }

@@ -53,7 +53,7 @@ func (r Runner) RunAll(ctx context.Context, plans []*Plan, done func(Result)) []
 		}
 		if result.Err == nil && p.Key != "" {
 			if err := r.Store.LinkKey(ctx, p.Key, p.Digest); err != nil {
-				one.Report.Warn("cannot record its targets in the store: %v", err)
+				one.Report.Warn("cannot record the targets in the wheel cache: %v", err)
 			}
 		}
 		if done != nil {

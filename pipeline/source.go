@@ -108,8 +108,8 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 	info, err := os.Stat(arg)
 	switch {
 	case strings.Contains(arg, "://"):
-		return Source{}, badSource(redactURL(arg), errors.New("missing kind before the URL"),
-			"write a git repository as git+URL@REF")
+		return Source{}, badSource(redactURL(arg), errors.New("missing git+ before the URL"),
+			"for a Git repository, use git+URL@REF")
 	case errors.Is(err, fs.ErrNotExist):
 		return Source{}, badSource(redactURL(arg), errors.New("not a release, and no such file or directory"), sourceForms)
 	case err != nil:
@@ -181,11 +181,11 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) error {
 		zip, err := gzip.NewReader(f)
 		if err != nil {
-			err = fmt.Errorf("not a .tar.gz: %w", err)
+			err = fmt.Errorf("not a valid .tar.gz: %w", err)
 		} else {
 			err = unpackTar(ctx, zip, root)
 		}
-		return fault.AddHint(err, "a source distribution is a NAME-VERSION.tar.gz with one directory NAME-VERSION")
+		return fault.AddHint(err, "use a source distribution: NAME-VERSION.tar.gz with one directory NAME-VERSION")
 	})
 }
 
@@ -220,13 +220,9 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 		}
 	}
 	if len(missing) > 0 {
-		are := "are"
-		if len(missing) == 1 {
-			are = "is"
-		}
-		err := fmt.Errorf("not the sources of DeepSpeed: %s %s missing", strings.Join(missing, ", "), are)
+		err := fmt.Errorf("not DeepSpeed's sources: missing %s", strings.Join(missing, ", "))
 		return "", "", fault.WithHint(err,
-			"the top of a checkout or of an unpacked source distribution has setup.py, op_builder/ and version.txt")
+			"specify the top directory of a checkout or of an unpacked source distribution")
 	}
 	if version, err = t.readVersion(); err != nil {
 		return "", "", err

@@ -66,29 +66,29 @@ func parseGit(arg string) (gitRef, error) {
 	why := ""
 	switch {
 	case strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == 0x7f }):
-		why = "a space or a control character in it"
+		why = "contains a space or a control character"
 	case ok && !slices.Contains(gitSchemes(), scheme):
 		why = fmt.Sprintf("unsupported scheme %q", scheme)
 	case strings.HasPrefix(arg, "-"), !ok && strings.Contains(arg, "::"), !ok && !scpLike.MatchString(g.url),
 		ok && (unread != nil || strings.HasPrefix(u.Host, "-") ||
 			strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file"):
-		why = "not the URL of a repository"
+		why = "not a repository URL"
 	case strings.Contains(g.url, "#"):
 		why = "unexpected text after #"
 	case g.url != arg && (!goodRef.MatchString(g.ref) || strings.Contains(g.ref, "..")):
 		why = fmt.Sprintf("%.80q is not a tag, branch or commit", g.ref)
 	case strings.ContainsFunc(u.User.Username()+password, unicode.IsControl):
-		why = "a control character in the user's name or the password"
+		why = "the user name or password contains a control character"
 	case hasPassword && !web:
-		why = "a password in a URL of " + u.Scheme + " has no effect, and every user of this machine could read it: use a key"
+		why = "a password in a " + u.Scheme + " URL has no effect and is visible to all users of this machine: use a key"
 	case u.RawQuery != "" && web:
 		why = "git puts the text after ? on a command line that every user of this machine can read: " +
-			"write a token before the host, https://USER:TOKEN@HOST/PATH"
+			"put tokens before the host, https://USER:TOKEN@HOST/PATH"
 	}
 	if why != "" {
 		return gitRef{}, badSource(g.shown, errors.New(why),
 			"write git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; "+
-				"REF is a tag, a branch or a commit")
+				"REF is a tag, branch or commit")
 	}
 	if g.ref != "" {
 		g.shown += "@" + g.ref
@@ -123,10 +123,10 @@ func (g gitRef) unpackCommit(
 	switch {
 	case err != nil && unknownName.MatchString(err.Error()):
 		return "", fault.WithHint(fmt.Errorf("no tag, branch or commit %s", name),
-			"list them with %s; a commit needs all digits", ask)
+			"list them: %s (a commit must be the full hash)", ask)
 	case err != nil:
 		return "", fault.WithCode(fault.WithHint(fmt.Errorf("cannot read the repository: %w", err),
-			"try: %s; dsbuild does not prompt for a password, but uses git's credential helpers, keys and proxies", ask), 1)
+			"check access: %s; git must be able to log in without a prompt (credential helper or key)", ask), 1)
 	}
 	if commit, err = repo.commitOf(ctx, "FETCH_HEAD"); err != nil {
 		return "", err
@@ -138,8 +138,8 @@ func (g gitRef) unpackCommit(
 		}
 	}, "ls-tree", "-r", "-z", commit)
 	if err == nil && submodule != "" {
-		err = fault.WithHint(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", submodule),
-			"clone it with --recurse-submodules, and use the directory")
+		err = fault.WithHint(fmt.Errorf("%s is a submodule; submodules are not fetched", submodule),
+			"clone the repository with --recurse-submodules, and pass the directory")
 	}
 	if err != nil {
 		return "", err

@@ -307,9 +307,9 @@ func TestGitReferences(t *testing.T) {
 		}
 	}
 	url := "git+file://" + repo
-	refuse(t, url+"@v0.19.9", 2, "no tag, branch or commit v0.19.9", "list them with git ls-remote file://"+repo)
+	refuse(t, url+"@v0.19.9", 2, "no tag, branch or commit v0.19.9", "list them: git ls-remote file://"+repo)
 	refuse(t, url+"@"+strings.Repeat("ab", 20), 2, "no tag, branch or commit abab")
-	refuse(t, url+"@"+first[:8], 2, "no tag, branch or commit "+first[:8], "a commit needs all digits")
+	refuse(t, url+"@"+first[:8], 2, "no tag, branch or commit "+first[:8], "a commit must be the full hash")
 	refuse(t, url+"-not", 1, "cannot read the repository", "git ls-remote file://"+repo+"-not")
 }
 
@@ -421,13 +421,13 @@ func TestSubmodules(t *testing.T) {
 
 func TestNotDeepSpeed(t *testing.T) {
 	for missing, words := range map[string][]string{
-		"setup.py": {"setup.py is missing"}, "op_builder/__init__.py": {"op_builder/ is missing"}, "version.txt": {"version.txt is missing"},
+		"setup.py": {"missing setup.py"}, "op_builder/__init__.py": {"missing op_builder/"}, "version.txt": {"missing version.txt"},
 	} {
 		files := deepspeedFiles()
 		delete(files, missing)
-		refuse(t, writeTree(t, t.TempDir(), files), 2, append(words, "not the sources of DeepSpeed", "hint: the top of a checkout")...)
+		refuse(t, writeTree(t, t.TempDir(), files), 2, append(words, "not DeepSpeed's sources", "hint: specify the top directory of a checkout")...)
 	}
-	refuse(t, t.TempDir(), 2, "setup.py, op_builder/, version.txt are missing")
+	refuse(t, t.TempDir(), 2, "missing setup.py, op_builder/, version.txt")
 	for _, version := range []string{"", "latest", "0.19.8; rm -rf /", strings.Repeat("1.", 60) + "1"} {
 		files := deepspeedFiles()
 		files["version.txt"] = version
@@ -556,7 +556,7 @@ func TestHostileSdists(t *testing.T) {
 		t.Run(name, func(t *testing.T) { refuse(t, sourceTar(t, c.entries...), 2, c.want) })
 	}
 	text := filepath.Join(writeTree(t, t.TempDir(), map[string]string{"a.tar.gz": "no gzip"}), "a.tar.gz")
-	refuse(t, text, 2, "not a .tar.gz")
+	refuse(t, text, 2, "not a valid .tar.gz")
 	bad := filepath.Join(t.TempDir(), "b.tar.gz")
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)

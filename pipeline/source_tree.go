@@ -164,7 +164,7 @@ func (t *tree) checkCopyable(name string, info fs.FileInfo) error {
 	}
 	// A link to nowhere is harmless: it stays one.
 	if _, err := t.root.Stat(name); path.IsAbs(to) || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.WithHint(fmt.Errorf("%s links to %s, outside the sources", name, to),
+		return fault.WithHint(fmt.Errorf("%s links to %s outside the sources", name, to),
 			"replace the link with the file, or with a relative link to a file in the sources")
 	}
 	return nil

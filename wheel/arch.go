@@ -58,7 +58,7 @@ func ParseArchs(lists []string) ([]Arch, error) {
 
 func archError(entry, why string) error {
 	return fault.New(fault.Usage,
-		`write compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`,
+		`specify compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`,
 		"arch %q: %s", entry, why)
 }
 
@@ -69,11 +69,11 @@ func parseArch(entry string) (Arch, error) {
 		return Arch{}, archError(entry, "empty entry in the list")
 	case m != nil:
 	case strings.ContainsAny(entry, ", "):
-		return Arch{}, archError(entry, `separate entries with ";", not with commas or spaces`)
+		return Arch{}, archError(entry, `entries must be separated by ";", not by commas or spaces`)
 	default:
 		why := "not a compute capability X.Y or X.Y+PTX"
 		if meant, ok := ParseArchAlias(entry); ok {
-			why = "write it as " + meant.String()
+			why = "use " + meant.String()
 			if archSuffix.MatchString(entry) {
 				why = "DeepSpeed supports no arch-specific suffix (a, f): " + why
 			}

@@ -321,9 +321,9 @@ func badName(name string) string {
 	case !utf8.ValidString(name):
 		return "is not UTF-8"
 	case strings.ContainsFunc(name, isControl):
-		return "holds a control character"
+		return "contains a control character"
 	case strings.Contains(name, `\`):
-		return "holds a backslash"
+		return "contains a backslash"
 	case name[0] == '/':
 		return "is absolute"
 	case len(elements[0]) >= 2 && elements[0][1] == ':':

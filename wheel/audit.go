@@ -21,15 +21,15 @@ type Want struct {
 
 // auditError lists every way in which a wheel differs from the expectation.
 func auditError(wheel string, findings []string, hint string) error {
-	return fault.New(fault.Wheel, hint, "%s is not as expected:\n  %s", wheel, strings.Join(findings, "\n  "))
+	return fault.New(fault.Wheel, hint, "%s failed verification:\n  %s", wheel, strings.Join(findings, "\n  "))
 }
 
 // MismatchError returns the error for a finished wheel that differs from the request.
 func MismatchError(wheel string, findings []string) error {
-	try := "the compile log lists the ops that DeepSpeed skipped, and why"
+	try := "see the compile log for the ops that DeepSpeed skipped, and why"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
 		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, " +
-			"and dsbuild does not define them; give an older --base, or leave --target-glibc out"
+			"and dsbuild does not define them; use an older --base, or omit --target-glibc"
 	}
 	return auditError(wheel, findings, try)
 }
@@ -55,7 +55,7 @@ func Audit(c Contents, w Want) []string {
 		archs := w.Archs[op]
 		findings = append(findings, e.compareArchs("requested", Capabilities(archs, false), Capabilities(archs, true))...)
 		if len(e.RPath) > 0 {
-			findings = append(findings, fmt.Sprintf("op %s looks for libraries in %s", op, strings.Join(e.RPath, ", ")))
+			findings = append(findings, fmt.Sprintf("op %s has an RPATH: %s", op, strings.Join(e.RPath, ", ")))
 		}
 		if !e.Stripped && !w.KeepDebug {
 			findings = append(findings, fmt.Sprintf("op %s is not stripped", op))
@@ -94,7 +94,7 @@ func (e Extension) compareGlibc(asked string) []string {
 		return []string{fmt.Sprintf("op %s: %v", e.Op(), err) + askedGlibc + asked}
 	}
 	if !acceptedOnGlibc(platform, asked) {
-		needs := fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s: that is %s", e.Op(),
+		needs := fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s, which requires %s", e.Op(),
 			cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"),
 			e.newestSymbols(), platform)
 		return []string{needs + askedGlibc + asked}
@@ -144,7 +144,7 @@ func (e Extension) compareCPU(says string, level CPULevel) []string {
 	case e.Machine != level.Machine():
 		return []string{fmt.Sprintf("op %s has code for %s, %s %s", e.Op(), e.Machine, says, level)}
 	case e.CPU.Max == "":
-		findings = append(findings, fmt.Sprintf("op %s has no code that dsbuild can read", e.Op()))
+		findings = append(findings, fmt.Sprintf("op %s has no readable code", e.Op()))
 	case !level.Includes(e.CPU.Max):
 		findings = append(findings, fmt.Sprintf("op %s has %s instructions, %s %s", e.Op(), e.CPU.Max, says, level))
 	}
@@ -153,7 +153,7 @@ func (e Extension) compareCPU(says string, level CPULevel) []string {
 			e.Op(), e.align, armPage))
 	}
 	if len(e.CPU.Beyond) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s has instructions of no CPU level: %s",
+		findings = append(findings, fmt.Sprintf("op %s has instructions outside all CPU levels: %s",
 			e.Op(), strings.Join(e.CPU.Beyond, ", ")))
 	}
 	return findings

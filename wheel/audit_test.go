@@ -35,14 +35,14 @@ func TestAudit(t *testing.T) {
 		"another's archs": {func(_ *Contents, w *Want) { w.Archs["fused_adam"], w.Archs["other"] = nil, w.Archs["fused_adam"] }, "op fused_adam has SASS for 8.0, requested nothing"},
 		"code not asked":  {func(c *Contents, _ *Want) { c.Extensions[0].PTX = []string{"8.0"} }, "op cpu_adam has PTX for 8.0, requested nothing"},
 		"CPU too high":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = CPUv4 }, "op cpu_adam has x86-64-v4 instructions, requested at most x86-64-v3"},
-		"no CPU level":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Beyond = []string{"avx512_vnni"} }, "op cpu_adam has instructions of no CPU level: avx512_vnni"},
+		"no CPU level":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Beyond = []string{"avx512_vnni"} }, "op cpu_adam has instructions outside all CPU levels: avx512_vnni"},
 		"op twice":        {func(c *Contents, _ *Want) { c.Extensions = append(c.Extensions, c.Extensions[0]) }, "op cpu_adam occurs 2 times"},
 		"other machine":   {func(c *Contents, _ *Want) { c.Extensions[0].Machine = Arm }, "op cpu_adam has code for aarch64, requested at most x86-64-v3"},
 		"not stripped":    {func(c *Contents, _ *Want) { c.Extensions[0].Stripped = false }, "op cpu_adam is not stripped"},
 		"glibc":           {func(_ *Contents, w *Want) { w.Glibc = "2.31" }, "op cpu_adam needs glibc 2.34, requested glibc 2.31"},
-		"libstdc++":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.30", "2.34" }, "op fused_adam needs GLIBCXX 3.4.30, CXXABI nothing and libgcc nothing: that is manylinux_2_35_x86_64, requested glibc 2.34"},
+		"libstdc++":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.30", "2.34" }, "op fused_adam needs GLIBCXX 3.4.30, CXXABI nothing and libgcc nothing, which requires manylinux_2_35_x86_64, requested glibc 2.34"},
 		"no policy":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.99", "2.34" }, "op fused_adam: no manylinux policy offers glibc 2.4 with GLIBCXX 3.4.99"},
-		"RPATH":           {func(c *Contents, _ *Want) { c.Extensions[0].RPath = []string{"/build/lib"} }, "op cpu_adam looks for libraries in /build/lib"},
+		"RPATH":           {func(c *Contents, _ *Want) { c.Extensions[0].RPath = []string{"/build/lib"} }, "op cpu_adam has an RPATH: /build/lib"},
 	} {
 		have, asked := contents(), want()
 		c.change(&have, &asked)

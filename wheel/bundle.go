@@ -70,8 +70,8 @@ func ReadBundle(dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Bundle{}, fileError(list, errors.New("no such file: the directory is not a wheelhouse"),
-			"make one with: dsbuild wheel --bundle")
+		return Bundle{}, fileError(list, errors.New("not a wheelhouse: no such file"),
+			"create one: dsbuild wheel --bundle")
 	}
 	if err != nil {
 		return Bundle{}, fileError(list, err, bundleHint)
@@ -98,7 +98,7 @@ func parseBundle(text []byte) (Bundle, error) {
 		return Bundle{}, err
 	}
 	if !bundlePython.MatchString(b.Python) {
-		return Bundle{}, fmt.Errorf("%.20q is not a version of Python", b.Python)
+		return Bundle{}, fmt.Errorf("%.20q is not a Python version", b.Python)
 	}
 	if len(b.Wheels) > maxBundle {
 		return Bundle{}, fmt.Errorf("lists more than %d wheels", maxBundle)

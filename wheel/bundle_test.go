@@ -83,7 +83,7 @@ func TestHostileBundles(t *testing.T) {
 		"other size":     {func(b *wheel.Bundle, _ string) { b.Wheels[0].Size++ }, "sha256 "},
 		"no reason":      {func(b *wheel.Bundle, _ string) { b.Wheels[0].Why = "" }, "unknown reason"},
 		"twice":          {func(b *wheel.Bundle, _ string) { b.Wheels = append(b.Wheels, b.Wheels[0]) }, "twice"},
-		"no Python":      {func(b *wheel.Bundle, _ string) { b.Python = "3; rm" }, "is not a version of Python"},
+		"no Python":      {func(b *wheel.Bundle, _ string) { b.Python = "3; rm" }, "is not a Python version"},
 		"gone":           {func(b *wheel.Bundle, dir string) { os.Remove(filepath.Join(dir, b.Wheels[0].File)) }, "no such file"},
 		"a folder": {func(b *wheel.Bundle, dir string) {
 			os.Remove(filepath.Join(dir, b.Wheels[0].File))

@@ -44,16 +44,16 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fault.New(fault.Usage, buildHint, "no wheel: %s does not exist", path)
+		return nil, fault.New(fault.Usage, buildHint, "wheel not found: %s", path)
 	case err != nil:
-		return nil, fault.New(fault.Usage, "", "no wheel: %w", err)
+		return nil, fault.New(fault.Usage, "", "cannot read wheel: %w", err)
 	}
 	files := []string{path}
 	if info.IsDir() {
 		// ReadDir instead of Glob, because the folder's name may contain a star.
 		entries, err := os.ReadDir(path)
 		if err != nil {
-			return nil, fault.New(fault.Usage, "", "no wheel: %w", err)
+			return nil, fault.New(fault.Usage, "", "cannot read wheel: %w", err)
 		}
 		files = nil
 		for _, e := range entries {
@@ -63,7 +63,7 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, fault.New(fault.Usage, buildHint, "no wheel in %s", path)
+		return nil, fault.New(fault.Usage, buildHint, "no wheels in %s", path)
 	}
 	var loaded []Loaded
 	for _, file := range files {
@@ -89,7 +89,7 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 func Load(ctx context.Context, file string) (Loaded, Contents, error) {
 	v, err := Verify(ctx, file)
 	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
-		err = fault.New(fault.Usage, "", "no wheel: %w", err)
+		err = fault.New(fault.Usage, "", "cannot read wheel: %w", err)
 	}
 	if err == nil {
 		err = v.Err()
@@ -113,7 +113,7 @@ func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 		return w, err
 	}
 	if !c.IsDeepSpeed() {
-		return w, fault.New(fault.Usage, buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
+		return w, fault.New(fault.Usage, buildHint, "%s is a wheel of %s; only DeepSpeed can be deployed", file, c.Name)
 	}
 	a, err := Open(file)
 	if err != nil {
@@ -121,7 +121,7 @@ func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 	}
 	defer a.Close()
 	if foreign := a.ForeignTops(); len(foreign) > 0 {
-		return w, UnusableError(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s",
+		return w, UnusableError(filepath.Base(file), fmt.Sprintf("would write files outside DeepSpeed's own directory: %s",
 			strings.Join(foreign[:min(len(foreign), 5)], ", ")))
 	}
 	w.Commands, err = a.Commands() // only a node can tell whether one belongs to another package there

@@ -100,11 +100,11 @@ func TestLoadRefuses(t *testing.T) {
 		text, hint string
 		code       int
 	}{
-		filepath.Join(empty, "none.whl"): {"no wheel: ", "dsbuild wheel --for INVENTORY", 2},
-		empty:                            {"no wheel in " + empty, "dsbuild wheel --for INVENTORY", 2},
+		filepath.Join(empty, "none.whl"): {"wheel not found: ", "dsbuild wheel --for INVENTORY", 2},
+		empty:                            {"no wheels in " + empty, "dsbuild wheel --for INVENTORY", 2},
 		damaged:                          {name, "", 4},
 		foreign:                          {name, "", 4},
-		outside:                          {"it would put files outside of DeepSpeed's own folder: torch", "", 4},
+		outside:                          {"would write files outside DeepSpeed's own directory: torch", "", 4},
 	} {
 		_, err := wheel.LoadAll(t.Context(), path)
 		if err == nil || !strings.Contains(err.Error(), want.text) || fault.ExitCode(err) != want.code || !strings.Contains(fault.Hint(err), want.hint) {

@@ -39,7 +39,7 @@ func TestArmWheel(t *testing.T) {
 		"op cpu_adam is aligned to pages of 4096 bytes, but Arm kernels can have pages of 65536": func(object []byte) {
 			object[64+48], object[64+48+1], object[64+48+2] = 0, 16, 0 // p_align of the first segment
 		},
-		"op cpu_adam has instructions of no CPU level: sve": func(object []byte) {
+		"op cpu_adam has instructions outside all CPU levels: sve": func(object []byte) {
 			at := strings.Index(string(object), "\x20\xcc\x22\x4e")
 			copy(object[at:], "\x20\x00\x82\x65") // fadd z0.s, z1.s, z2.s
 		},

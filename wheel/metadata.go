@@ -87,7 +87,7 @@ func set(field *string, value string) error {
 	case !utf8.ValidString(value):
 		return errors.New("is not UTF-8")
 	case strings.ContainsFunc(value, isControl):
-		return errors.New("holds a control character")
+		return errors.New("contains a control character")
 	}
 	*field = value
 	return nil

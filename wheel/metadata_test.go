@@ -52,7 +52,7 @@ func TestReadMetadataRefuses(t *testing.T) {
 		"Name: deepspeed\n":                `"" is not a valid version`,
 		"Name: -\nVersion: 1\n":            `"-" is not a valid name`,
 		"Name: a\nVersion: $(id)\n":        `"$(id)" is not a valid version`,
-		"Name: a\nVersion: \x1b[1m\n":      "line 2: Version: holds a control character",
+		"Name: a\nVersion: \x1b[1m\n":      "line 2: Version: contains a control character",
 		"Name: a\nVersion: \xff\n":         "line 2: Version: is not UTF-8",
 		"Name: a\nVersion: 1\n\n\xe9\n":    "not UTF-8, which pip rejects",
 		"Name: a\nName: b\nVersion: 1\n":   "line 2: Name: occurs twice",

@@ -83,8 +83,8 @@ func TestStableRefused(t *testing.T) {
 		opt  wheeltest.Options
 		want string
 	}{
-		"no library":    {unnamed, "op cpu_adam uses functions of libtorch_cpu.so, but does not name it: torch loads it for itself alone"},
-		"unique":        {unique, "op cpu_adam has symbols that are one in the whole process (STB_GNU_UNIQUE): those of another op would take their place"},
+		"no library":    {unnamed, "op cpu_adam uses functions of libtorch_cpu.so, but is not linked to the library"},
+		"unique":        {unique, "op cpu_adam has process-wide unique symbols (STB_GNU_UNIQUE), which another op's symbols could replace"},
 		"C++ interface": {stableOptions("_ZNK2at6Tensor5numelEv"), "op cpu_adam uses torch's C++ interface, which is not stable: _ZNK2at6Tensor5numelEv"},
 		"Python":        {stableOptions("PyErr_Occurred"), "op cpu_adam uses Python's C interface: PyErr_Occurred"},
 		"newer torch":   {stableOptions("torch_from_blob"), "op cpu_adam uses functions of torch 2.11, requested torch 2.10"},

@@ -95,12 +95,12 @@ func (e Extension) compareTorchABI(asked *TorchABI) []string {
 	}
 	if len(e.Torch.C) > 0 && !slices.Contains(e.Needs, torchLibrary) {
 		findings = append(findings,
-			fmt.Sprintf("op %s uses functions of %s, but does not name it: torch loads it for itself alone",
+			fmt.Sprintf("op %s uses functions of %s, but is not linked to the library",
 				e.Op(), torchLibrary))
 	}
 	if e.Unique {
-		findings = append(findings, fmt.Sprintf("op %s has symbols that are one in the whole process (STB_GNU_UNIQUE): "+
-			"those of another op would take their place", e.Op()))
+		findings = append(findings, fmt.Sprintf("op %s has process-wide unique symbols (STB_GNU_UNIQUE), "+
+			"which another op's symbols could replace", e.Op()))
 	}
 	if oldest := minTorch(e.Torch.C); CompareVersions(oldest, asked.Min) > 0 {
 		findings = append(findings, fmt.Sprintf("op %s uses functions of torch %s, requested torch %s",

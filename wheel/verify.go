@@ -49,7 +49,7 @@ func (v Verification) Findings() []string {
 // Err is nil for a wheel without damage, else an error that names all.
 func (v Verification) Err() error {
 	if findings := v.Findings(); len(findings) > 0 {
-		return auditError(v.Path, findings, "rebuild it, or copy it again from where it was built")
+		return auditError(v.Path, findings, "rebuild the wheel, or copy it again from the build machine")
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	metadata.Damage = append(metadata.Damage, commands...)
 	v.Checks = []Check{
 		v.besideFile("sha256", filepath.Join(filepath.Dir(v.Path), SumsName), v.checkSums),
-		v.besideFile("manifest next to", v.Path+ManifestSuffix, v.checkManifestBeside),
+		v.besideFile("sidecar manifest", v.Path+ManifestSuffix, v.checkManifestBeside),
 		v.besideFile("provenance", v.Path+ProvenanceSuffix, func(text []byte) ([]string, error) {
 			return checkProvenance(text, filepath.Base(v.Path), v.SHA256, v.Manifest), nil
 		}),
@@ -202,9 +202,9 @@ func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
 	}
 	switch {
 	case v.Manifest == nil:
-		damage = append(damage, "the wheel contains none")
+		damage = append(damage, "the wheel has no embedded manifest")
 	case !sameBuild(m, *v.Manifest):
-		damage = append(damage, "it differs from the manifest inside the wheel")
+		damage = append(damage, "differs from the embedded manifest")
 	}
 	return damage, nil
 }
@@ -231,7 +231,7 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 	}
 	var damage []string
 	if m.Name != filepath.Base(v.Path) {
-		damage = append(damage, "the file's name is not the manifest's, "+m.Name)
+		damage = append(damage, "file name differs from the manifest's, "+m.Name)
 	}
 	if m.Version != c.Version {
 		damage = append(damage, fmt.Sprintf("METADATA has version %s, but the manifest has %s", c.Version, m.Version))
@@ -257,7 +257,7 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 	}
 	for _, f := range a.members {
 		if top, _, _ := strings.Cut(installPath(f.Name), "/"); strings.HasSuffix(strings.ToLower(top), ".egg-info") {
-			damage = append(damage, f.Name+" is metadata too, which Python may read instead")
+			damage = append(damage, f.Name+" is additional metadata, which Python may read instead")
 		}
 	}
 	for _, said := range []struct{ what, wheel, manifest string }{
@@ -294,7 +294,7 @@ func (v Verification) checkTags(a *Archive) (Check, error) {
 		switch glibc, machine := SplitPlatform(platform); {
 		case platform == "any" || strings.HasPrefix(platform, "linux_"):
 		case glibc == "" || len(readPolicies(machine)) == 0:
-			check.Against = "WHEEL says the same, but dsbuild compares no code with " + platform
+			check.Against = "WHEEL agrees; code is not compared with " + platform
 			check.Skipped = len(check.Damage) == 0
 			return check, nil
 		case len(v.Contents.Extensions) > 0:
@@ -314,7 +314,7 @@ func (c Contents) checkPromise() []string {
 	f := c.Floors()
 	need, err := Platform(f, c.Machine())
 	needs, _ := SplitPlatform(need)
-	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
+	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s, which requires %s",
 		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"),
 		cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"), need)
 	if err != nil {
@@ -341,7 +341,7 @@ func (v Verification) againstManifest() []Check {
 	names := []string{"ops", "archs", "CPU level", "libraries"}
 	checks := make([]Check, len(names))
 	for i, name := range names {
-		checks[i] = Check{Name: name, Against: "no manifest: dsbuild did not build this wheel", Skipped: true}
+		checks[i] = Check{Name: name, Against: "no manifest: not built by dsbuild", Skipped: true}
 	}
 	if v.Manifest == nil {
 		return checks
@@ -349,7 +349,7 @@ func (v Verification) againstManifest() []Check {
 	m, c := *v.Manifest, v.Contents
 	damage := [][]string{m.checkOps(c), m.checkArchs(c), m.checkCPU(c), m.checkFloors(c)}
 	for i := range checks {
-		checks[i].Against, checks[i].Skipped, checks[i].Damage = "the manifest inside", false, damage[i]
+		checks[i].Against, checks[i].Skipped, checks[i].Damage = "embedded manifest", false, damage[i]
 	}
 	return checks
 }
@@ -428,9 +428,9 @@ func (v Verification) checkSBOM(ctx context.Context, a *Archive) Check {
 	text, err := a.ReadFile(a.inDistInfo(SBOMName), maxText)
 	switch {
 	case errors.Is(err, errNoMember) && v.Manifest == nil:
-		return Check{Name: "SBOM", Against: "none inside", Skipped: true}
+		return Check{Name: "SBOM", Against: "none in the wheel", Skipped: true}
 	case errors.Is(err, errNoMember):
-		check.Damage = []string{"it is missing"}
+		check.Damage = []string{"missing from the wheel"}
 		return check
 	}
 	files := map[string]string{}
@@ -450,7 +450,7 @@ func (v Verification) checkSBOM(ctx context.Context, a *Archive) Check {
 	}
 	for _, path := range slices.Sorted(maps.Keys(have)) {
 		if files[path] == "" {
-			check.Damage = append(check.Damage, "it does not name "+path)
+			check.Damage = append(check.Damage, "does not list "+path)
 		}
 	}
 	return check

@@ -87,8 +87,8 @@ func TestVerifyBeside(t *testing.T) {
 		"sums behind a long line": {sums, strings.Repeat("x", 1<<20) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: lists sha256 000"}, ""},
 		"sums differ":             {sums, other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: lists sha256 000"}, ""},
 		"manifest":                {path + wheel.ManifestSuffix, text(t, m), nil, ""},
-		"manifest of another":     {path + wheel.ManifestSuffix, text(t, other), []string{"manifest next to: is for", "manifest next to: it differs from the manifest inside"}, ""},
-		"manifest is none":        {path + wheel.ManifestSuffix, "{", []string{"manifest next to: manifest: unexpected end"}, ""},
+		"manifest of another":     {path + wheel.ManifestSuffix, text(t, other), []string{"sidecar manifest: is for", "sidecar manifest: differs from the embedded manifest"}, ""},
+		"manifest is none":        {path + wheel.ManifestSuffix, "{", []string{"sidecar manifest: manifest: unexpected end"}, ""},
 		"statement":               {path + wheel.ProvenanceSuffix, string(statement), nil, ""},
 		"statement about another": {path + wheel.ProvenanceSuffix, string(otherStatement), []string{"provenance: for sha256 000"}, ""},
 		"statement of sources": {
@@ -157,7 +157,7 @@ func TestVerifyManifestRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := wheel.Verify(t.Context(), path)
-	if err != nil || !slices.Equal(v.Findings(), []string{"manifest next to: the wheel contains none"}) {
+	if err != nil || !slices.Equal(v.Findings(), []string{"sidecar manifest: the wheel has no embedded manifest"}) {
 		t.Errorf("%q, %v", v.Findings(), err)
 	}
 }
@@ -177,7 +177,7 @@ func TestVerifyWithoutManifest(t *testing.T) {
 			skipped = append(skipped, c.Name)
 		}
 	}
-	if got := strings.Join(skipped, ","); got != "sha256,manifest next to,provenance,ops,archs,CPU level,libraries,SBOM" {
+	if got := strings.Join(skipped, ","); got != "sha256,sidecar manifest,provenance,ops,archs,CPU level,libraries,SBOM" {
 		t.Error(got)
 	}
 }
@@ -329,9 +329,9 @@ func TestVerifyTagsWithoutRule(t *testing.T) {
 	for tag, against := range map[string]string{
 		"py3-none-any":                     "WHEEL",
 		"cp311-cp311-linux_x86_64":         "WHEEL",
-		"cp311-cp311-win_amd64":            "WHEEL says the same, but dsbuild compares no code with win_amd64",
-		"cp311-cp311-macosx_11_0_arm64":    "WHEEL says the same, but dsbuild compares no code with macosx_11_0_arm64",
-		"cp311-cp311-musllinux_1_2_x86_64": "WHEEL says the same, but dsbuild compares no code with musllinux_1_2_x86_64",
+		"cp311-cp311-win_amd64":            "WHEEL agrees; code is not compared with win_amd64",
+		"cp311-cp311-macosx_11_0_arm64":    "WHEEL agrees; code is not compared with macosx_11_0_arm64",
+		"cp311-cp311-musllinux_1_2_x86_64": "WHEEL agrees; code is not compared with musllinux_1_2_x86_64",
 	} {
 		path := filepath.Join(t.TempDir(), "other-1.0-"+tag+".whl")
 		wheeltest.Write(t, path, map[string]string{

@@ -132,7 +132,7 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 		}
 	}
 	if disk != 0 || diskOfDir != 0 || uint64(here) != entries {
-		return directory{}, errors.New("zip: it is one of several volumes")
+		return directory{}, errors.New("zip: multi-volume archives are not supported")
 	}
 	return placeDirectory(at, entries, length, offset)
 }
@@ -154,12 +154,12 @@ func findDirectory64(r io.ReaderAt, at int64, locator []byte, entries, length, o
 	}
 	if le.Uint32(end[16:]) != 0 || le.Uint32(end[20:]) != 0 || le.Uint64(end[24:]) != le.Uint64(end[32:]) ||
 		le.Uint32(locator[4:]) != 0 || le.Uint32(locator[16:]) > 1 {
-		return directory{}, errors.New("zip: it is one of several volumes")
+		return directory{}, errors.New("zip: multi-volume archives are not supported")
 	}
 	entries64, length64, offset64 := le.Uint64(end[32:]), le.Uint64(end[40:]), le.Uint64(end[48:])
 	if entries != math.MaxUint16 && entries != entries64 || length != math.MaxUint32 && length != length64 ||
 		offset != math.MaxUint32 && offset != offset64 {
-		return directory{}, errors.New("zip: its end record and its ZIP64 end record contradict each other")
+		return directory{}, errors.New("zip: the end record contradicts the ZIP64 end record")
 	}
 	return placeDirectory(at, entries64, length64, offset64)
 }
@@ -174,7 +174,7 @@ func placeDirectory(end int64, entries, length, offset uint64) (directory, error
 	case length > maxDirectory:
 		return directory{}, fmt.Errorf("zip: the directory has %d bytes, more than %d", length, maxDirectory)
 	case entries > maxMembers:
-		return directory{}, fmt.Errorf("zip: it has %d members, more than %d", entries, maxMembers)
+		return directory{}, fmt.Errorf("zip: %d members, limit %d", entries, maxMembers)
 	case entries > length/centralLen:
 		return directory{}, fmt.Errorf("zip: a directory of %d bytes cannot list %d members", length, entries)
 	}
@@ -215,7 +215,7 @@ func readCentral(h []byte, name string, extra []byte) (zipMember, error) {
 	m := zipMember{flags: le.Uint16(h[8:]), crc: le.Uint32(h[16:])}
 	m.Name, m.Method = name, le.Uint16(h[10:])
 	if why := badName(name); why != "" {
-		return m, fmt.Errorf("%.80q: its name %s", name, why)
+		return m, fmt.Errorf("%.80q: name %s", name, why)
 	}
 	zip64, err := readExtra(extra, name)
 	if err != nil {
@@ -259,7 +259,7 @@ func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 			return fmt.Errorf("is stored, but has %d bytes instead of %d", m.Size, m.Compressed)
 		}
 		if m.flags&flagDescriptor != 0 && m.Size > 0 {
-			return errors.New("is stored with its size after it: readers disagree on its end")
+			return errors.New("is stored with a data descriptor: readers disagree on where the data ends")
 		}
 	case zip.Deflate:
 		if m.Size/maxDeflate > m.Compressed {
@@ -267,7 +267,7 @@ func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 				m.Size, m.Compressed, maxDeflate)
 		}
 	default:
-		return fmt.Errorf("is compressed by method %d: wheels may use stored (0) and deflated (8)", m.Method)
+		return fmt.Errorf("uses compression method %d; want stored (0) or deflated (8)", m.Method)
 	}
 	return nil
 }

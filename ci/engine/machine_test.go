@@ -68,10 +68,10 @@ func TestNoEngine(t *testing.T) {
 	var stdout bytes.Buffer
 	err := &noEngineError{[]engine.Attempt{
 		{Where: "dsbuild's own engine in /x", Why: "not installed"},
-		{Where: "docker", Why: "client without a daemon (permission denied)"},
+		{Where: "docker", Why: "cannot reach the daemon (permission denied)"},
 		{Where: "podman", Why: "not installed"},
 	}, errors.New("dsbuild's own engine needs root")}
-	const want = "no engine in Docker, podman or nerdctl (docker: client without a daemon (permission denied)), and dsbuild's own engine needs root"
+	const want = "no engine in Docker, podman or nerdctl (docker: cannot reach the daemon (permission denied)), and dsbuild's own engine needs root"
 	if err.Error() != want || err.ExitCode() != 3 {
 		t.Errorf("%d %s", err.ExitCode(), err)
 	}

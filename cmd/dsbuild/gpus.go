@@ -80,7 +80,7 @@ func chosenGPUs(tables *compat.Tables, names []string) ([]compat.GPU, error) {
 		gpus = append(gpus, found...)
 	}
 	if len(unknown) > 0 {
-		return nil, &usageError{err: errors.New(strings.Join(unknown, "; ")), hint: "to list all GPUs, run: dsbuild gpus"}
+		return nil, &usageError{err: errors.New(strings.Join(unknown, "; ")), hint: "list all GPUs: dsbuild gpus"}
 	}
 	return gpus, nil
 }

@@ -150,7 +150,7 @@ func printContents(w io.Writer, c wheel.Contents) error {
 	if len(c.Extensions) == 0 {
 		text := "  no compiled extensions for Linux"
 		if len(c.Ops) > 0 {
-			text += ": its ops are Windows binaries, which are not analyzed"
+			text += "; Windows binaries are not analyzed"
 		}
 		_, err := fmt.Fprintln(w, text)
 		return err
@@ -181,13 +181,9 @@ func printContents(w io.Writer, c wheel.Contents) error {
 func builtFor(c wheel.Contents) string {
 	torch := c.Torch
 	if c.TorchABI.IsStable() {
-		torch = cmp.Or(torch, c.TorchABI.Min)
+		torch = cmp.Or(torch, c.TorchABI.Min) + " or newer (stable ABI)"
 	}
-	parts := knownFacts([][2]string{{"torch ", torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}})
-	if c.TorchABI.IsStable() {
-		parts = append(parts, "and newer ones: it uses torch's stable ABI")
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(knownFacts([][2]string{{"torch ", torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}}), ", ")
 }
 
 // knownFacts joins each title with its value, and leaves out those without a value.
@@ -213,9 +209,9 @@ func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 		}
 	}
 	sass, ptx := c.Archs()
-	newer := "or newer by PTX "
+	newer := "newer GPUs with PTX "
 	if len(sass) == 0 {
-		newer = "GPU by PTX "
+		newer = "GPU with PTX "
 	}
 	parts = append(parts, knownFacts([][2]string{
 		{"glibc ", f.Glibc},

@@ -95,11 +95,11 @@ func TestReleasesOfNoIndex(t *testing.T) {
 	url, home := packageIndex(t), t.TempDir()
 	down := "http://geheim@127.0.0.1:9"
 	for _, c := range []struct{ url, args, note, hint string }{
-		{url, "--deepspeed 0.19.20", "DeepSpeed 0.19.20: the package index has no source distribution of it", "omit --deepspeed 0.19.20 to get DeepSpeed 0.19.9 with torch "},
-		{url, "--torch 2.17 --python 3.12", "neither dsbuild's tables nor torch's own indexes have torch 2.17", "omit --torch 2.17 to get torch 2.15.0 for CUDA "},
-		{url, "--torch 2.13 --min-driver 550", "neither dsbuild's tables nor torch's own indexes have torch 2.13 for driver 550", "omit --torch 2.13 to get torch 2.10.0 for CUDA "},
-		{down, "--deepspeed 0.19.9", "dsbuild uses its own tables, because the package index did not answer for deepspeed", "omit --deepspeed 0.19.9 to get DeepSpeed 0.19.8 with torch "},
-		{down, "--torch 2.12 --cuda 12.6", "torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX)", "omit --torch 2.12 to get torch 2.7.1 for CUDA 12.6"},
+		{url, "--deepspeed 0.19.20", "DeepSpeed 0.19.20: the package index has no source distribution with a sha256", "omit --deepspeed 0.19.20 to get DeepSpeed 0.19.9 with torch "},
+		{url, "--torch 2.17 --python 3.12", "torch 2.17 is neither in dsbuild's tables nor on PyTorch's indexes", "omit --torch 2.17 to get torch 2.15.0 for CUDA "},
+		{url, "--torch 2.13 --min-driver 550", "torch 2.13 for driver 550 is neither in dsbuild's tables nor on PyTorch's indexes", "omit --torch 2.13 to get torch 2.10.0 for CUDA "},
+		{down, "--deepspeed 0.19.9", "using dsbuild's own tables, because the package index did not respond for deepspeed", "omit --deepspeed 0.19.9 to get DeepSpeed 0.19.8 with torch "},
+		{down, "--torch 2.12 --cuda 12.6", "PyTorch's index did not respond (set a mirror with DSBUILD_TORCH_INDEX)", "omit --torch 2.12 to get torch 2.7.1 for CUDA 12.6"},
 	} {
 		_, said := programWith(t, home, c.url, 2, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
 		if !strings.Contains(said, c.note) || !strings.Contains(said, "hint: "+c.hint) || strings.Contains(said, "geheim") {

@@ -43,7 +43,11 @@ func runSign(ctx context.Context, a *app, files []string, keyFile string) error 
 		return usagef("missing --key KEY")
 	}
 	for _, file := range files {
-		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+		info, err := os.Stat(file)
+		if err != nil {
+			return noWheel(err)
+		}
+		if !info.Mode().IsRegular() {
 			return usagef("%s is not a file", file)
 		}
 		if err := signing.RequireStatement(file); err != nil {

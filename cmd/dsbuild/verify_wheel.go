@@ -123,7 +123,10 @@ func printVerification(w io.Writer, v wheel.Verification, accepted bool) error {
 
 // noWheel turns an error about a missing or unreadable file into a usage error: it says nothing about the wheel.
 func noWheel(err error) error {
-	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
+	if e, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
+		if errors.Is(err, fs.ErrNotExist) {
+			return usagef("wheel not found: %s", e.Path)
+		}
 		return usagef("cannot read wheel: %w", err)
 	}
 	return err

@@ -110,7 +110,7 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	}
 	opt.Hosts = hosts[1:2]
 	if r = run(t, context.Background(), opt); code(r.Err()) != 4 {
-		t.Errorf("the wheel fits no node, error %v", r.Err())
+		t.Errorf("the wheel is incompatible with every node, error %v", r.Err())
 	}
 	opt.Hosts = hosts[1:3] // one of them lacks a torch, which no wheel can help
 	if r = run(t, context.Background(), opt); code(r.Err()) != 3 {

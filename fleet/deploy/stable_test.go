@@ -44,10 +44,10 @@ func TestPlanChoosesAmongABIs(t *testing.T) {
 		"its own torch":      {[]wheel.Loaded{own, stableWheel("stable.whl", plain)}, nil, "own.whl", "preferred to stable.whl, which is also compatible: specific to this torch version"},
 		"another torch":      {[]wheel.Loaded{own, stableWheel("stable.whl", plain)}, other, "stable.whl", ""},
 		"a lower CPU level":  {[]wheel.Loaded{own, slower}, nil, "own.whl", "newer CPU instructions"},
-		"more operators":     {[]wheel.Loaded{ownGPU, stableWheel("stable.whl", plain)}, nil, "owngpu.whl", "more operators"},
-		"more, both stable":  {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, other, "gpu.whl", "more operators"},
+		"more ops":           {[]wheel.Loaded{ownGPU, stableWheel("stable.whl", plain)}, nil, "owngpu.whl", "more ops"},
+		"more, both stable":  {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, other, "gpu.whl", "more ops"},
 		"CUDA of another":    {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, cuda12, "stable.whl", ""},
-		"more, in the other": {[]wheel.Loaded{own, stableWheel("gpu.whl", gpu, "8.0")}, nil, "gpu.whl", "more operators"},
+		"more, in the other": {[]wheel.Loaded{own, stableWheel("gpu.whl", gpu, "8.0")}, nil, "gpu.whl", "more ops"},
 		"others":             {[]wheel.Loaded{own, stableWheel("stable.whl", []string{"utils"})}, nil, "", "equally suitable wheels: own.whl, stable.whl"},
 		"twice the same":     {[]wheel.Loaded{stableWheel("a.whl", plain), stableWheel("b.whl", plain)}, nil, "", "equally suitable wheels: a.whl, b.whl"},
 	} {

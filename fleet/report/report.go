@@ -203,7 +203,7 @@ func agree(facts []node.Facts, properties ...string) bool {
 }
 
 // Err is nil if every node is ok and all run the same. Otherwise it carries the exit code: 4 if
-// the wheel fits no node, 3 in every other case.
+// the wheel is incompatible with every node, 3 in every other case.
 func (r *Report) Err() error {
 	total, unfit := len(r.Nodes), 0
 	for _, n := range r.Nodes {

@@ -74,7 +74,7 @@ func (s *Ship) WheelsByMachine() ([]string, error) {
 		case w.Err != nil:
 			return nil, fmt.Errorf("%s: %w", w.Name, w.Err)
 		case other != nil:
-			const text = "nodes of %s need different wheels (%s, %s), but an environment has one DeepSpeed for them"
+			const text = "nodes of %s need different wheels (%s, %s), but an environment has one DeepSpeed per CPU architecture"
 			const hint = "ship to one node type at a time with --limit, each with its own environment"
 			err := fmt.Errorf(text, machine, other.Name, w.Name)
 			return nil, fault.WithCode(fault.WithHint(err, hint), 2)

@@ -15,7 +15,7 @@ import (
 const (
 	Usage = 2 // wrong usage, configuration or inventory, or no toolchain exists
 	Nodes = 3 // some nodes failed, differ or are not ready
-	Wheel = 4 // a wheel or package is damaged or not what was asked, or fits no node
+	Wheel = 4 // a wheel or package is damaged or not what was asked, or is incompatible with every node
 )
 
 type hinted struct {

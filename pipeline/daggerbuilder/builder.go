@@ -53,7 +53,7 @@ func (b *Builder) fetchError(base pipeline.Base, err error) error {
 		return err
 	}
 	return fault.WithHint(err,
-		"the engine must reach the registry (docs/airgap.md); with a root file system tar it needs no registry")
+		"give the engine access to the registry (docs/airgap.md), or use a root file system tar: --base TAR")
 }
 
 // Open makes the images of p in the engine.

@@ -196,7 +196,7 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 			"add the user to the group docker, whose members have the rights of root: "+
 				"sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
 	}
-	return fmt.Errorf("client without a daemon (%s)", cmp.Or(said, err.Error()))
+	return fmt.Errorf("cannot reach the daemon (%s)", cmp.Or(said, err.Error()))
 }
 
 // CheckAddress refuses a text that is not the address of an engine.

@@ -82,8 +82,8 @@ func TestStaleSocket(t *testing.T) {
 // not hold anybody up.
 func TestDaemons(t *testing.T) {
 	for script, want := range map[string]string{
-		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "client without a daemon (Cannot connect",
-		"exit 1":          "client without a daemon (exit status 1)",
+		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "cannot reach the daemon (Cannot connect",
+		"exit 1":          "cannot reach the daemon (exit status 1)",
 		"exec sleep 60":   "did not respond within 5s",
 		"sleep 60 & wait": "did not respond within 5s",
 		"echo 28.2":       "",

@@ -106,9 +106,9 @@ func missingCompiler(g pipeline.BuildHost, add func(what, try string)) {
 	for _, c := range g.Compilers {
 		switch {
 		case c.CXX == "":
-			add(fmt.Sprintf("the g++ that belongs to %s (%s)", c.CC, c.Version), try)
+			add(fmt.Sprintf("g++ matching %s (%s)", c.CC, c.Version), try)
 		case !c.Headers:
-			add(fmt.Sprintf("the headers of the C++ library for %s (%s)", c.CXX, c.Version), try)
+			add(fmt.Sprintf("C++ standard library headers for %s (%s)", c.CXX, c.Version), try)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 // Only Debian systems know these names. Open does it too; a dry run opens nothing.
 func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
 	if len(p.Toolchain().Patches()) > 0 && !slices.Contains(b.host.Tools, "patch") {
-		return missing(part{"patch, to correct the sources of some ops", "install patch, or omit the ops that need it"})
+		return missing(part{"patch, to fix the sources of some ops", "install patch, or omit the ops that need it"})
 	}
 	needs := p.Toolchain().Needs().Debian
 	if len(needs) == 0 {
@@ -155,7 +155,7 @@ func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Re
 	}
 	query, err := exec.LookPath("dpkg-query")
 	if err != nil {
-		rep.Warn("the ops need what Debian's package %s provides; without it the build fails",
+		rep.Warn("missing Debian package %s, which the ops need: the build will fail",
 			strings.Join(needs, ", "))
 		return nil
 	}

@@ -64,8 +64,8 @@ func TestMissing(t *testing.T) {
 		tries []string
 	}{
 		"nothing":     {bare, nil, []string{"gcc and g++", "Python (python3)", "strip", "tar"}, []string{"module load gcc", "module load python", "--env PYTHON"}},
-		"half of all": {append(bare, "strip", "tar"), map[string]string{"python3": python, "gcc": gcc}, []string{"the g++ that belongs to ", "Python.h of Python 3.11 (/opt/py/bin/python3)"}, []string{"install python3.11-dev"}},
-		"no uv":       {append(bare, "strip", "tar"), map[string]string{"python3": strings.Replace(python, "venv", "Python.h", 1), "gcc": gcc, "g++": "#!/bin/sh\nexit 1\n"}, []string{"the headers of the C++ library for ", "uv, or a Python that can install it"}, []string{"libc6-dev", "python3-venv"}},
+		"half of all": {append(bare, "strip", "tar"), map[string]string{"python3": python, "gcc": gcc}, []string{"g++ matching ", "Python.h of Python 3.11 (/opt/py/bin/python3)"}, []string{"install python3.11-dev"}},
+		"no uv":       {append(bare, "strip", "tar"), map[string]string{"python3": strings.Replace(python, "venv", "Python.h", 1), "gcc": gcc, "g++": "#!/bin/sh\nexit 1\n"}, []string{"C++ standard library headers for ", "uv, or a Python that can install it"}, []string{"libc6-dev", "python3-venv"}},
 	} {
 		dir := programs(t, c.names, c.files)
 		_, err := New(t.Context(), Options{Dir: t.TempDir(), Environ: []string{"PATH=" + dir}})

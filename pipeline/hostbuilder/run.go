@@ -116,7 +116,7 @@ const (
 // warnIfLeft warns about a directory that could not be removed, with the reason.
 func (r *run) warnIfLeft(dir string, err error) {
 	if err != nil {
-		r.Report.Warn("%s stays: %v", dir, err)
+		r.Report.Warn("cannot remove %s: %v", dir, err)
 	}
 }
 

@@ -26,5 +26,5 @@ func hostCPU() (wheel.CPULevel, error) {
 	case v2:
 		return wheel.CPUv2, nil
 	}
-	return "", errors.New("native: this machine's CPU is below x86-64-v2, the lowest level of wheels")
+	return "", errors.New("this machine's CPU is below x86-64-v2, the lowest level of wheels")
 }

@@ -63,7 +63,7 @@ func (l *packageLookup) find(
 		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which is not in dsbuild's tables: %w",
 			tc.Torch, tc.Python, err)
 		return got, false, fault.WithHint(err,
-			"they come from the package index (--index-url); list the releases in dsbuild's tables: dsbuild toolchains")
+			"check --index-url, or use a torch of dsbuild's tables: dsbuild toolchains")
 	}
 	l.found[key] = got
 	return got, false, nil

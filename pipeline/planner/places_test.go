@@ -18,7 +18,7 @@ func TestBaseWithTheHostBuilder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = p.Plan(t.Context(), "", wheel.Request{Base: "debian:12"})
-	if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), "--base debian:12 does not work with the host builder") || p.backend.machine != nil {
+	if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), "--base debian:12 cannot be used with --builder host") || p.backend.machine != nil {
 		t.Errorf("%v, code %d", err, fault.ExitCode(err))
 	}
 }
@@ -41,7 +41,7 @@ func TestListsInOneText(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"8.0,9.0", "8.0, 9.0", "9.0 8.0"} {
-		if _, err := requestOf("arch " + text); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), `separate entries with ";"`) {
+		if _, err := requestOf("arch " + text); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), `entries must be separated by ";"`) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

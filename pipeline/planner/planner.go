@@ -286,7 +286,7 @@ func (p *Planner) buildHost(
 	case host:
 		if image != "" {
 			return pipeline.Base{}, nil, requestError("",
-				"--base %s does not work with the host builder, which builds on this machine", image)
+				"--base %s cannot be used with --builder host, which builds on this machine", image)
 		}
 		builder, err := p.backend.hostBuilder(ctx)
 		if err != nil {

@@ -24,11 +24,11 @@ func RebuildRequest(m wheel.Manifest) (source string, r wheel.Request, err error
 	case "git":
 		source = m.Source.CommitURL()
 	default:
-		kind := "folder"
+		kind := "directory"
 		if m.Source.Kind == "sdist" {
 			kind = "source distribution"
 		}
-		return "", r, fmt.Errorf("the wheel was built from a %s, %s, which only its builder has", kind, m.Source.Ref)
+		return "", r, fmt.Errorf("the wheel was built from a local %s, %s, which is not available here", kind, m.Source.Ref)
 	}
 	if m.PlanDigest == "" || len(m.OpsRequested) == 0 {
 		return "", r, errors.New("the manifest does not record how the wheel was built")
@@ -62,8 +62,8 @@ func CheckRebuild(plan *pipeline.Plan, m wheel.Manifest) error {
 		cmp.Or(m.Base.Ref, "a machine"), cmp.Or(m.Base.Digest, "no digest"),
 		plan.Base.Ref, cmp.Or(plan.Base.Digest, "no digest"))
 	if m.Base.Ref == hostbuilder.BaseRef {
-		return fault.WithHint(err, "a wheel of the host builder can be rebuilt only on the same machine, "+
-			"with --builder host, until its compilers or Pythons change")
+		return fault.WithHint(err, "rebuild a wheel of the host builder on the same machine "+
+			"with --builder host and unchanged compilers and Pythons")
 	}
 	return fault.WithHint(err, "pass the same root file system tar with --base")
 }

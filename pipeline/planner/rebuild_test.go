@@ -42,8 +42,8 @@ func TestRebuildRequest(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*wheel.Manifest){
-		"from a folder, ds":                       func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "path", Ref: "ds"} },
-		"a source distribution":                   func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "sdist", Ref: "ds.tar.gz"} },
+		"from a local directory, ds":              func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "path", Ref: "ds"} },
+		"a local source distribution":             func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "sdist", Ref: "ds.tar.gz"} },
 		"does not record how the wheel was built": func(m *wheel.Manifest) { m.PlanDigest = "" },
 	} {
 		m := m

@@ -62,7 +62,7 @@ func Set(r *wheel.Request, key, text string) error {
 	case "gpu":
 		names := compat.SplitNames([]string{text})
 		if r.GPUs = append(slices.Clip(r.GPUs), names...); len(names) == 0 {
-			return requestError("", "--gpu: no GPU given")
+			return requestError("", "--gpu: empty value")
 		}
 		if slices.Contains(r.GPUs, everyGPU) && len(r.GPUs)+len(r.Archs) > 1 {
 			return requestError("", "--gpu all cannot be combined with other GPUs or --arch")
@@ -70,7 +70,7 @@ func Set(r *wheel.Request, key, text string) error {
 	case "ops":
 		names := compat.SplitNames([]string{text})
 		if r.Ops = append(slices.Clip(r.Ops), names...); len(names) == 0 {
-			return requestError("", "--ops: no operator given")
+			return requestError("", "--ops: empty value")
 		}
 	case "cpu":
 		level, err := wheel.ParseCPULevel(text)
@@ -81,7 +81,7 @@ func Set(r *wheel.Request, key, text string) error {
 		}
 		if r.CPU = level; err != nil {
 			return wrongValue(key, text, "want x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), "+
-				"armv8-a (of aarch64), or native: the level of this machine", lineerr.DidYouMean(text, []string{nativeCPU}))
+				"armv8-a (aarch64) or native (this machine's)", lineerr.DidYouMean(text, []string{nativeCPU}))
 		}
 	case "machine":
 		machines := []string{wheel.X86, wheel.Arm}

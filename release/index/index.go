@@ -134,7 +134,7 @@ type sortedWheel struct {
 // read verifies the wheels and sorts them into toolchains.
 func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	if len(opt.Wheels) == 0 {
-		return nil, usagef("name a wheel, or a directory with wheels", "no wheels for the index")
+		return nil, usagef("specify a wheel, or a directory of wheels: --wheel PATH", "no wheels for the index")
 	}
 	earlier, err := readMark(opt.Dir)
 	if err != nil {

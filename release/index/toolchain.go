@@ -23,8 +23,8 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	_, local, _ := strings.Cut(m.Version, "+")
 	parts := localVersion.FindStringSubmatch(local)
 	if parts == nil {
-		return Toolchain{}, usagef("dsbuild wheel makes versions such as 0.19.8+torch2.15.cu132.sm80.v3",
-			"%s: the version does not name its targets", m.Name)
+		return Toolchain{}, usagef("build the wheel with dsbuild wheel, whose versions look like 0.19.8+torch2.15.cu132.sm80.v3",
+			"%s: the version has no targets", m.Name)
 	}
 	tc := Toolchain{
 		Torch: strings.TrimPrefix(parts[2], "torch"), CUDA: m.CUDA, CPU: m.CPU,

@@ -93,16 +93,16 @@ func (p *Policy) Accept(file, sum string, now time.Time) (Signed, error) {
 // readFacts reads a statement, and compares it with the wheel.
 func readFacts(text, name, sum string) (wheel.ProvenanceFacts, error) {
 	if text == "" {
-		return wheel.ProvenanceFacts{}, errors.New("wheel has no provenance statement")
+		return wheel.ProvenanceFacts{}, errors.New("wheel has no provenance attestation")
 	}
 	facts, err := wheel.ReadProvenance([]byte(text))
 	switch {
 	case err != nil:
-		return facts, fmt.Errorf("cannot read the provenance statement: %w", err)
+		return facts, fmt.Errorf("cannot read the provenance attestation: %w", err)
 	case facts.Name != name:
-		return facts, errors.New("provenance statement is for another file")
+		return facts, errors.New("provenance attestation is for another file")
 	case facts.SHA256 != sum:
-		return facts, fmt.Errorf("provenance statement is for sha256 %s, but this file has %s", facts.SHA256, sum)
+		return facts, fmt.Errorf("provenance attestation is for sha256 %s, but this file has %s", facts.SHA256, sum)
 	}
 	return facts, nil
 }
@@ -164,7 +164,7 @@ func verifySignature(statement string, sig *sshsig.Signature) error {
 		return errors.New("uses SHA-1")
 	}
 	if err := sshsig.Verify(strings.NewReader(statement), &plain, key, sig.HashAlgorithm, sig.Namespace); err != nil {
-		return errors.New("not a signature of this statement")
+		return errors.New("not a signature of this attestation")
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func TestSign(t *testing.T) {
 	t.Parallel()
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{})
 	k := signingtest.NewKeys(t)
-	if _, err := signing.Sign(file, signer{t, k, "a"}); err == nil || !strings.Contains(err.Error(), "no provenance statement next to") {
+	if _, err := signing.Sign(file, signer{t, k, "a"}); err == nil || !strings.Contains(err.Error(), "no provenance attestation next to") {
 		t.Errorf("%v", err)
 	}
 	if err := os.WriteFile(file+wheel.ProvenanceSuffix, statement, 0o644); err != nil {

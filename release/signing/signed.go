@@ -87,7 +87,7 @@ func RequireStatement(file string) error {
 	s, err := ReadSigned(file)
 	if err == nil && s.Statement == "" {
 		err = fault.New(fault.Usage, "copy it along with the wheel (dsbuild wheel writes it), or rebuild the wheel",
-			"no provenance statement next to %s (%s)", s.Name, s.Name+wheel.ProvenanceSuffix)
+			"no provenance attestation next to %s (%s)", s.Name, s.Name+wheel.ProvenanceSuffix)
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func damagedCode() []Damage {
 		}, "archs: no op has device code, but the manifest says SASS for 8.0 and PTX for nothing"},
 		{"instructions of no level", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "aesenc %xmm1, %xmm2"})
-		}, "CPU level: op cpu_adam has instructions of no CPU level: aes"},
+		}, "CPU level: op cpu_adam has instructions outside all CPU levels: aes"},
 		{"op for another machine", func(t testing.TB, files map[string]string) {
 			name := op(t, files, "cpu_adam")
 			elf := []byte(files[name])
@@ -83,7 +83,7 @@ func damagedCode() []Damage {
 		}, "libraries: the extensions need glibc 2.28, but the manifest says 2.14"},
 		{"newer glibc than its tag", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "call fcntl64@PLT"})
-		}, "tags: tagged manylinux_2_17_x86_64, needs glibc 2.28, GLIBCXX nothing, CXXABI nothing and libgcc nothing: that is manylinux_2_28_x86_64"},
+		}, "tags: tagged manylinux_2_17_x86_64, needs glibc 2.28, GLIBCXX nothing, CXXABI nothing and libgcc nothing, which requires manylinux_2_28_x86_64"},
 	}
 }
 
@@ -116,7 +116,7 @@ func damagedWords() []Damage {
 		}, "metadata: METADATA requires torch<2.16,>=2.15, torch @ https://example.org/torch.whl"},
 		{"metadata in an older format", func(t testing.TB, files map[string]string) {
 			files["deepspeed.egg-info"] = "Metadata-Version: 2.1\nName: deepspeed\nVersion: 9\n"
-		}, "metadata: deepspeed.egg-info is metadata too"},
+		}, "metadata: deepspeed.egg-info is additional metadata"},
 		{"another torch", func(t testing.TB, files map[string]string) {
 			replace(t, files, "deepspeed/git_version_info_installed.py", "'version': '2.15'", "'version': '2.14'")
 		}, "metadata: the wheel is for torch 2.14, but the manifest says 2.15.0"},
@@ -129,10 +129,10 @@ func damagedWords() []Damage {
 		}, "SBOM: lists sha256 " + strings.Repeat("0", 64) + " for deepspeed/ops/adam/cpu_adam_op"},
 		{"SBOM removed", func(t testing.TB, files map[string]string) {
 			delete(files, Member(t, files, wheel.SBOMName))
-		}, "SBOM: it is missing"},
+		}, "SBOM: missing from the wheel"},
 		{"manifest of another name", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, wheel.ManifestName), `"name": "deepspeed-0.19.8`, `"name": "deepspeed-0.19.7`)
-		}, "metadata: the file's name is not the manifest's"},
+		}, "metadata: file name differs from the manifest's"},
 	}
 }
 
