@@ -93,8 +93,8 @@ func (ds DSConfig) isPassed() bool { return ds.isSet() && !ds.Named && ds.Arg !=
 // renders or one that the user gives.
 func (ds DSConfig) isSet() bool { return ds.File != "" || ds.Rendered }
 
-// Flags returns the program's options for the configuration file: those of the Hugging Face
-// Trainer, or those of deepspeed.add_config_arguments.
+// Flags returns the program's options for the configuration file, as in the Hugging Face
+// Trainer or deepspeed.add_config_arguments.
 func (ds DSConfig) Flags() string {
 	switch {
 	case ds.Arg != "":

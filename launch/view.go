@@ -56,8 +56,8 @@ func (v view) rdzvConf() string {
 	return fmt.Sprintf("timeout=%d", v.JoinTimeout)
 }
 
-// startWait describes the framework's timeout for all nodes to join. The defaults are those of
-// torch (LaunchConfig; c10d's join_timeout) and JAX (initialization_timeout).
+// startWait describes the framework's timeout for all nodes to join. The defaults are
+// torch's (LaunchConfig; c10d's join_timeout) and JAX's (initialization_timeout).
 func (v view) startWait() string {
 	who, seconds := "torch's timeout", 900
 	switch {

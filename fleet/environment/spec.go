@@ -24,9 +24,9 @@ type Spec struct {
 	Torch       string     // version such as 2.15.0 or 2.15.0+cu132; optional
 	Wheels      []Text     // paths of local wheels: DeepSpeed and companions, one per package and node type
 	Wanted      []Text     // requirements (PEP 508)
-	Platforms   []Platform // node types; defaults to those of an inventory
+	Platforms   []Platform // node types; defaults to the inventory's
 
-	Overrides []string // requirements that override those of all packages; not in files
+	Overrides []string // requirements that override all packages' requirements; not in files
 }
 
 // Program returns the interpreter on nodes: the one in the file, or pythonX.Y. With Archives, any
