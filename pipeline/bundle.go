@@ -113,7 +113,7 @@ func withStep(p *Plan, companions []Companion) Step {
 	return s
 }
 
-// PrintSteps writes the steps for people, to follow those of the wheel.
+// PrintSteps writes the human-readable steps that follow the wheel's.
 func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	text := strings.Builder{}
 	text.WriteString("\nthe wheelhouse\n")

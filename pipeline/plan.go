@@ -538,8 +538,8 @@ func (p *Plan) auditFindings(c wheel.Contents, glibc string) []string {
 	})
 }
 
-// PrintSummary writes the choices of the plan for people, in about ten lines. builder names what will
-// build it; stored is true if the store has the wheel.
+// PrintSummary writes a human-readable summary of the plan, in about ten lines. builder describes the builder;
+// stored reports a cache hit.
 func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	var b strings.Builder
 	p.printTarget(&b)
@@ -586,7 +586,7 @@ func (p *Plan) printLeftOut(w io.Writer) {
 	}
 }
 
-// Print writes the whole plan for people: each step with its image, environment and
+// Print writes the complete plan in human-readable form: each step with its image, environment and
 // command.
 func (p *Plan) Print(w io.Writer) error {
 	tc := p.Toolchain()

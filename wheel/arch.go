@@ -22,7 +22,7 @@ type Arch struct {
 // Capability returns the compute capability as NVIDIA writes it: "8.0".
 func (a Arch) Capability() string { return fmt.Sprintf("%d.%d", a.Major, a.Minor) }
 
-// String returns the form TORCH_CUDA_ARCH_LIST takes: "8.0" or "8.0+PTX".
+// String returns the TORCH_CUDA_ARCH_LIST syntax: "8.0" or "8.0+PTX".
 func (a Arch) String() string {
 	if a.PTX {
 		return a.Capability() + "+PTX"

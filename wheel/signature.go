@@ -6,7 +6,7 @@ import (
 	"regexp"
 )
 
-// SignatureFile returns the path of a signature of the statement beside a wheel; id tells the
+// SignatureFile returns the path of a signature of the attestation next to a wheel; id tells the
 // signer's key from others.
 func SignatureFile(file, id string) string {
 	return file + ProvenanceSuffix + "." + id + signatureSuffix
@@ -14,7 +14,7 @@ func SignatureFile(file, id string) string {
 
 const signatureSuffix = ".sig"
 
-// SignatureFiles returns the signatures of the statement beside a wheel, in the order of their names.
+// SignatureFiles returns the signatures of the attestation next to a wheel, in the order of their names.
 func SignatureFiles(file string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(file))
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // also signs other things cannot be tricked into signing a wheel.
 const Namespace = "dsbuild"
 
-// Policy says which wheels may come to nodes.
+// Policy decides which wheels may be installed on nodes.
 type Policy struct {
 	Signers    []Signer
 	Revoked    []string      // fingerprints of keys that are not trusted any more
