@@ -62,10 +62,10 @@ func TestFolderHint(t *testing.T) {
 // What another account can change is neither run nor sent: a wheel in the store, the program uv, a log.
 func TestOwnFoldersArePrivate(t *testing.T) {
 	home := t.TempDir()
+	t.Cleanup(xdg.Reload) // after the variables are as before
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "cache"))
 	t.Setenv("XDG_STATE_HOME", filepath.Join(home, "state"))
 	xdg.Reload()
-	t.Cleanup(xdg.Reload)
 	wheels := filepath.Join(home, "cache", "dsbuild", "wheels")
 	logs := filepath.Join(home, "state", "dsbuild", "logs")
 	if err := checkOwnFolders(t.Context()); err != nil {

@@ -9,6 +9,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -31,7 +32,8 @@ func Check(ctx context.Context, dir string, files ...string) error {
 	if runtime.GOOS == "windows" {
 		return nil
 	}
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", script + `unsafe "$@"`, "sh", dir}, files...)...)
+	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script + `unsafe "$@"`, "sh", dir}, files...)...)
+	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/bin:/bin") // a job may have an empty PATH
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

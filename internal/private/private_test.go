@@ -163,3 +163,15 @@ func TestPrivateGroup(t *testing.T) {
 		}
 	}
 }
+
+// Without the programs that it needs, nothing is private; Check itself finds them without a PATH.
+func TestNoPrograms(t *testing.T) {
+	t.Setenv("PATH", "")
+	out, err := exec.Command("/bin/sh", "-c", private.Script()+"unsafe /").Output()
+	if err != nil || !strings.HasPrefix(string(out), "cannot check who can change /") {
+		t.Errorf("%q, %v, want that nothing could be checked", out, err)
+	}
+	if err := private.Check(t.Context(), "/"); err != nil {
+		t.Errorf("the root directory: %v", err)
+	}
+}
