@@ -79,7 +79,7 @@ Host gpu1
 	ok("verify", "inv.yaml")
 	ok("verify", "inv.yaml", "--ssh", "openssh")
 	out, _ = program(t, home, 3, "verify", "inv.yaml", "--ssh", "native", "--json")
-	if !strings.Contains(out, "has a ProxyCommand for gpu1") {
+	if !strings.Contains(out, "ProxyCommand for gpu1 requires OpenSSH") {
 		t.Errorf("--ssh native: %s", out)
 	}
 

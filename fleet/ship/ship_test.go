@@ -390,8 +390,8 @@ func TestShipByABI(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	if n := r.Nodes[2]; n.Status != report.Refused ||
-		!strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has 2.9") ||
-		!strings.Contains(n.Hint, "leave --abi stable out to get torch 2.9.1 for CUDA ") {
+		!strings.Contains(n.Error, "built for torch 2.10 or newer, but this node has 2.9") ||
+		!strings.Contains(n.Hint, "omit --abi stable to get torch 2.9.1 for CUDA ") {
 		t.Errorf("%+v", n)
 	}
 

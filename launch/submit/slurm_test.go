@@ -123,7 +123,7 @@ func TestSlurm(t *testing.T) {
 		if got.Err != "" || len(got.Ended) != 1 || !got.Ended[0].Passed() || got.Ended[0].Nodes != "node[01-02]" {
 			t.Fatalf("%+v", got)
 		}
-		if !strings.Contains(got.Log, "0: node01\n") || !strings.Contains(got.Log, "1: node02\n") || !strings.Contains(got.Said, "runs on node[01-02]") {
+		if !strings.Contains(got.Log, "0: node01\n") || !strings.Contains(got.Log, "1: node02\n") || !strings.Contains(got.Said, "is running on node[01-02]") {
 			t.Errorf("%s\n%s", got.Log, got.Said)
 		}
 	})

@@ -221,7 +221,7 @@ func TestStreamLies(t *testing.T) {
 		{"short later", bytes.NewReader(good), bytes.NewReader(good[:1000]), size, "object ends after 1000 of 2624 bytes: unexpected EOF"},
 		{"short by one", bytes.NewReader(good), bytes.NewReader(good[:size-1]), size, "object ends after 2623 of 2624 bytes: unexpected EOF"},
 		{"empty", bytes.NewReader(nil), nil, size, "object ends after 0 of 2624 bytes: unexpected EOF"},
-		{"longer than said", bytes.NewReader(good), bytes.NewReader(append(good, 0)), size, "object goes on after its 2624 bytes"},
+		{"longer than said", bytes.NewReader(good), bytes.NewReader(append(good, 0)), size, "object continues after its 2624 bytes"},
 		{
 			"another section header", bytes.NewReader(good), bytes.NewReader(other), size,
 			"the section headers at 0x600: the second reading differs from the first",

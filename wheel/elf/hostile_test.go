@@ -148,12 +148,12 @@ func damages() map[string]struct {
 			b.put32(b.section(".comment")+4, 6)
 			b.put64(b.section(".comment")+32, 32)
 			b.put64(b.section(".comment")+56, 16)
-		}, `section ".comment" at 0x550: a second SHT_DYNAMIC beside section ".dynamic"`},
+		}, `section ".comment" at 0x550: a second SHT_DYNAMIC in addition to section ".dynamic"`},
 		"two symbol tables": {func(b *image) {
 			b.put32(b.section(".comment")+4, 11)
 			b.put64(b.section(".comment")+32, 24)
 			b.put64(b.section(".comment")+56, 24)
-		}, `section ".comment" at 0x550: a second SHT_DYNSYM beside section ".dynsym"`},
+		}, `section ".comment" at 0x550: a second SHT_DYNSYM in addition to section ".dynsym"`},
 		"dynamic entries": {
 			func(b *image) { b.put64(b.section(".dynamic")+56, 8) },
 			`section ".dynamic" at 0x388: 400 bytes in entries of 8, not of 16`,
@@ -180,7 +180,7 @@ func damages() map[string]struct {
 		},
 		"strings of others": {
 			func(b *image) { b.put32(b.section(".dynsym")+40, 16) },
-			`section ".dynsym" at 0x148: its strings are in section ".shstrtab", those of others in section ".dynstr"`,
+			`section ".dynsym" at 0x148: its strings are in section ".shstrtab", but those of other sections are in section ".dynstr"`,
 		},
 		"strings without end": {
 			func(b *image) { b.data[b.in(".dynstr", 0x6b)] = 'x' },
