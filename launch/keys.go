@@ -91,7 +91,7 @@ func Groups() []string {
 }
 
 // Keys returns all settings except the script and its arguments, group by group.
-func Keys() []Key {
+func Keys() []Key { //nolint:revive // a table, however long
 	const names = `[A-Za-z0-9_.,-]{1,200}`
 	const platforms = `(cuda|rocm|gpu|oneapi|tpu|cpu)` // those of jax/_src/xla_bridge.py; gpu is any of the first three
 	k8s, configs := []Launcher{K8s}, takesConfig()

@@ -244,7 +244,7 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 		}
 	}
 	if a.Machine == "" || a.Glibc == "" {
-		return errors.New("Python is not built for Linux with glibc on x86_64 or aarch64")
+		return errors.New("no Python for Linux with glibc on x86_64 or aarch64")
 	}
 	return nil
 }

@@ -170,12 +170,12 @@ func (c *counter) readFile(path string, d fs.DirEntry, err error) error {
 			}
 			continue
 		}
-		begin, closed := "", true
 		if m := docstring.FindStringSubmatch(s); open == "" && kind == ".py" && m != nil {
 			open, s = m[1], m[2]
 		}
 		if open != "" {
-			begin, s, closed = strings.Cut(s, open)
+			begin, rest, closed := strings.Cut(s, open)
+			s = rest
 			c.count(map[bool]int{true: text, false: comment}[kind == ".go"], begin, false)
 			if closed {
 				open = ""

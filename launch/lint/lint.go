@@ -69,6 +69,21 @@ type Finding struct {
 	Excerpt string `json:"-"`
 }
 
+// syntaxError returns the error of text that is not a shell script, with its position.
+func (f document) syntaxError(err error) error {
+	var list lineerr.List
+	position := lineerr.Position{File: f.file}
+	if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
+		list.Lines, position = f.lines, lineerr.PositionOf(f.file, f.text, at.At)
+	}
+	hint := "use launch lint only for sh and bash scripts"
+	if strings.HasPrefix(err.Error(), "syntax error") {
+		hint = "to check the syntax, run: bash -n FILE"
+	}
+	list.Add(position, hint, "%s", err)
+	return list.Err()
+}
+
 // Check returns the findings in a script, in the order of the file. launches reports
 // whether the script contains commands to which the rules about jobs apply. The error for
 // text that is not a shell script is a *lineerr.Error.
@@ -91,17 +106,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		err = &script.SyntaxError{At: -1, Err: errors.New("not an sh or bash script: no #! line of a shell")}
 	}
 	if err != nil {
-		var list lineerr.List
-		position := lineerr.Position{File: f.file}
-		if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
-			list.Lines, position = f.lines, lineerr.PositionOf(f.file, f.text, at.At)
-		}
-		hint := "use launch lint only for sh and bash scripts"
-		if strings.HasPrefix(err.Error(), "syntax error") {
-			hint = "to check the syntax, run: bash -n FILE"
-		}
-		list.Add(position, hint, "%s", err)
-		return nil, false, list.Err()
+		return nil, false, f.syntaxError(err)
 	}
 	type place struct {
 		rule string
