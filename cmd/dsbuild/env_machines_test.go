@@ -97,7 +97,7 @@ func TestLockWithoutAWheelForAMachine(t *testing.T) {
 	err := cmd.Run()
 	for _, want := range []string{
 		"node types: aarch64 with glibc ", " (gpu2), x86_64 with glibc ", " (gpu1)\n",
-		"environment.yaml:4:5: fast: no wheel for Python 3.11, aarch64 with glibc ", "; available: " + fast + "\n", "hint: list a wheel of it for each node type",
+		"environment.yaml:4:5: fast: no wheel for Python 3.11, aarch64 with glibc ", "; available: " + fast + "\n", "hint: list a wheel of fast for each node type",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out)

@@ -32,7 +32,7 @@ func exitMeanings() []exitMeaning {
 		{exitFailed, "failure, or lint findings"},
 		{exitUsage, "invalid usage, configuration or inventory; no matching toolchain"},
 		{exitNodes, "some nodes failed, drifted or are not ready"},
-		{exitWheel, "a wheel or package is corrupt, fails its audit, or is incompatible with every node"},
+		{exitWheel, "a wheel or package is corrupt, fails its audit, or fits no node"},
 		{exitInterrupted, "interrupted"},
 	}
 }

@@ -182,7 +182,7 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 		b.WriteString("<!-- parse: examples of the help; the pages have those that are executed -->\n")
 		nth := 0 // among the commands
 		for line := range strings.SplitSeq(example, "\n") {
-			if line == "" || strings.HasPrefix(line, "#") {
+			if line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, " ") { // the rest of a command
 				continue
 			}
 			if nth++; !strings.Contains(line, "dsbuild ") {

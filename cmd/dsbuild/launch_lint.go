@@ -24,11 +24,13 @@ func newLintCommand(a *app) *cobra.Command {
 		Long: `Find problems in launch scripts that hang a job or lose nodes.
 
 FILE is any sh or bash script (sbatch, srun, torchrun, accelerate, JAX, ...), or
-- for standard input; scripts are not run. --notes also reports habits that rarely
-affect a job. A comment in a file silences a rule there: # dsbuild: ignore RULE
+- for standard input; scripts are not run. --notes also reports habits that
+rarely affect a job. A comment in a file silences a rule there:
+# dsbuild: ignore RULE
 
 Exit codes: 0 if there are no errors or warnings; 1 if there are; 2 if a file
-cannot be read or is not an sh or bash script. Notes do not affect the exit code.`,
+cannot be read or is not an sh or bash script. Notes do not affect the exit
+code.`,
 		Example: `  # Check a script
   $ dsbuild launch lint train.sbatch
 

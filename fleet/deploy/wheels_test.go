@@ -48,7 +48,7 @@ func TestLoadWheelsOfSomethingElse(t *testing.T) {
 	})
 	_, err := wheel.LoadAll(t.Context(), path)
 	var usage interface{ ExitCode() int }
-	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "it is a wheel of other") {
+	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "is a wheel of other; only DeepSpeed can be deployed") {
 		t.Error(err)
 	}
 }
@@ -63,7 +63,7 @@ func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
 		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
 		_, err := wheel.LoadAll(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}))
 		top, _, _ := strings.Cut(strings.TrimPrefix(name, "DATA/purelib/"), "/")
-		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), "outside of DeepSpeed's own folder: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), "outside DeepSpeed's own directory: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

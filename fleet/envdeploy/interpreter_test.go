@@ -20,7 +20,7 @@ import (
 func bare(t *testing.T) sshtest.Options {
 	t.Helper()
 	bin := t.TempDir()
-	for _, tool := range []string{"sh", "cat", "mkdir", "rm", "mv", "ln", "chmod", "tar", "gzip", "df", "tail", "head", "cut", "uname", "getconf", "sync", "sha256sum", "dirname", "readlink", "env"} {
+	for _, tool := range []string{"sh", "ls", "id", "cat", "mkdir", "rm", "mv", "ln", "chmod", "tar", "gzip", "df", "tail", "head", "cut", "uname", "getconf", "sync", "sha256sum", "dirname", "readlink", "env"} {
 		path, err := exec.LookPath(tool)
 		if err != nil {
 			t.Fatal(err)
