@@ -58,7 +58,7 @@ var phrases = []phrase{
 	{"control-node", 0, 0, 1, "runs dsbuild", `\bthe machine that runs dsbuild\b`, "", "", "control node"},
 	{"side-by-side", 6, 0, 2, "side by side|one after", `\bside by side\b|\bone after the other\b`, "", "", "in parallel; one at a time"},
 	{"headings", 0, 0, 12, "#", `^#+ (?:Do it|Read on|Every night|Look: |Prove: |By way of)`, "", "", "Usage, Documentation, Nightly builds ..."},
-	{"refuse", 108, 14, 61, "refus", `\brefus(?:e|es|ed|al|als)\b`, "", "", "reject (input, node), deny (policy)"},
+	{"refuse", 108, 14, 60, "refus", `\brefus(?:e|es|ed|al|als)\b`, "", "", "reject (input, node), deny (policy)"},
 	{"leave-out", 38, 0, 4, " out", `\b(?:left|leaves?|leaving) (?:it |them |\w+ )?out\b`, "", "", "skip, exclude, omit"},
 	{"own", 59, 3, 24, " own", `\bof (?:its|their|your|his) own\b`, "", "", "its own X"},
 	{"whatever", 13, 0, 3, "whatever|however", `\bwhatever (?:the|it|its|they|reason|umask|else)\b|\bhowever (?:dsbuild|the|do|many|it)\b`, "", "", "regardless of"},
