@@ -223,8 +223,7 @@ func (b *builder) choose(s Setting) (i int, ok bool) {
 	known := strings.Split(keyNamed(s.Key).Placeholder, "|")
 	i = slices.Index(known, s.text())
 	if i < 0 {
-		last := len(known) - 1
-		b.refuse(s, nearest(s.text(), known), "want "+strings.Join(known[:last], ", ")+" or "+known[last])
+		b.refuse(s, nearest(s.text(), known), "want "+lists.Or(known))
 	}
 	return i, i >= 0
 }

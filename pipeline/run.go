@@ -50,8 +50,8 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 // that matches its own metadata.
 func SignExported(ctx context.Context, path string, sign func(path string) error) error {
 	v, err := wheel.Verify(ctx, path)
-	if err == nil && len(v.Findings()) > 0 {
-		err = wheel.MismatchError(filepath.Base(path), v.Findings())
+	if err == nil {
+		err = v.Err()
 	}
 	if err == nil {
 		err = sign(path)

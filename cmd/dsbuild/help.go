@@ -92,8 +92,7 @@ func choiceVar[T ~string](flags *pflag.FlagSet, p *T, name string, value T, valu
 // Set implements pflag.Value.
 func (c *choice[T]) Set(text string) error {
 	if !slices.Contains(c.values, T(text)) {
-		known := lists.Map(c.values, func(v T) string { return string(v) })
-		return &choiceError{want: orList(known), hint: lineerr.DidYouMean(text, known)}
+		return &choiceError{want: lists.Or(c.names()), hint: lineerr.DidYouMean(text, c.names())}
 	}
 	*c.value = T(text)
 	return nil
@@ -109,7 +108,11 @@ func (c *choice[T]) String() string {
 
 // Type is the placeholder of the value in the help.
 func (c *choice[T]) Type() string {
-	return strings.Join(lists.Map(c.values, func(v T) string { return string(v) }), "|")
+	return strings.Join(c.names(), "|")
+}
+
+func (c *choice[T]) names() []string {
+	return lists.Map(c.values, func(v T) string { return string(v) })
 }
 
 // choiceError is a value that a choice does not have.
@@ -117,15 +120,6 @@ type choiceError struct{ want, hint string }
 
 func (e *choiceError) Error() string { return "want " + e.want }
 func (e *choiceError) Hint() string  { return e.hint }
-
-// orList joins values: "a", "a or b", "a, b or c".
-func orList(values []string) string {
-	last := len(values) - 1
-	if last < 1 {
-		return strings.Join(values, "")
-	}
-	return strings.Join(values[:last], ", ") + " or " + values[last]
-}
 
 // installHelp makes cobra print the help and usage of all commands below root as printHelp does.
 func installHelp(root *cobra.Command) {

@@ -31,26 +31,26 @@ type nodeDefaults struct{ user, python string }
 
 // addUserFlag declares --user.
 func (d *nodeDefaults) addUserFlag(cmd *cobra.Command) {
-	parsedVar(cmd.Flags(), &d.user, "user", "", "string", func(text string) (string, error) {
-		if inventory.CheckUser(text) != nil {
-			return "", errors.New("want a user name")
-		}
-		return text, nil
-	}, "`USER` Login user where the inventory sets none")
-	inGroup(cmd, groupConnection, "user")
-	siteFlags(cmd, "user")
+	addNodeDefault(cmd, &d.user, "user", inventory.CheckUser, "want a user name",
+		"`USER` Login user where the inventory sets none")
 }
 
 // addPythonFlag declares --python.
 func (d *nodeDefaults) addPythonFlag(cmd *cobra.Command) {
-	parsedVar(cmd.Flags(), &d.python, "python", "", "string", func(text string) (string, error) {
-		if inventory.CheckPython(text) != nil {
-			return "", errors.New("want an absolute path on the nodes, or a command name")
+	addNodeDefault(cmd, &d.python, "python", inventory.CheckPython, "want an absolute path on the nodes, or a command name",
+		"`PATH` Python where the inventory sets none (default: python3)")
+}
+
+// addNodeDefault declares a flag whose values check accepts; want says which these are.
+func addNodeDefault(cmd *cobra.Command, p *string, name string, check func(string) error, want, usage string) {
+	parsedVar(cmd.Flags(), p, name, "", "string", func(text string) (string, error) {
+		if check(text) != nil {
+			return "", errors.New(want)
 		}
 		return text, nil
-	}, "`PATH` Python where the inventory sets none (default: python3)")
-	inGroup(cmd, groupConnection, "python")
-	siteFlags(cmd, "python")
+	}, usage)
+	inGroup(cmd, groupConnection, name)
+	siteFlags(cmd, name)
 }
 
 // loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's

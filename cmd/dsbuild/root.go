@@ -38,28 +38,7 @@ func newRootCommand(a *app) *cobra.Command {
 	root.Flags().BoolVarP(&version, "version", "V", false, "Print the version")
 	inGroup(root, groupGlobal, "version")
 	addGlobalFlags(root, &a.show)
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := setFromEnvironment(cmd.Flags()); err != nil {
-			return err
-		}
-		if a.console != nil {
-			a.console.Configure(a.show)
-		}
-		if err := rejectEmptyFlags(cmd); err != nil {
-			return err
-		}
-		if err := checkFlagRules(cmd); err != nil {
-			return err
-		}
-		top := cmd
-		for top.HasParent() && top.Parent() != root {
-			top = top.Parent()
-		}
-		if top.GroupID == "" || top.GroupID == groupReference {
-			return nil // it uses no directories of dsbuild
-		}
-		return checkOwnFolders(cmd.Context())
-	}
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	cobra.EnableCommandSorting = false // the order of commandGroups is that of the work
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
@@ -78,8 +57,7 @@ func newRootCommand(a *app) *cobra.Command {
 	for _, cmd := range append(allCommands(root), root) {
 		cmd.Flags().SortFlags, cmd.PersistentFlags().SortFlags = false, false
 		completeValues(cmd)
-		switch {
-		case cmd.Name() == "completion":
+		if cmd.Name() == "completion" {
 			cmd.Short = "Generate a shell completion script"
 		}
 		switch {
@@ -98,6 +76,31 @@ func newRootCommand(a *app) *cobra.Command {
 		}
 	}
 	return root
+}
+
+// prepare applies the variables of a site and the global flags, and checks the flags of a command and the directories
+// that it uses, before the command runs.
+func (a *app) prepare(cmd *cobra.Command) error {
+	if err := setFromEnvironment(cmd.Flags()); err != nil {
+		return err
+	}
+	if a.console != nil {
+		a.console.Configure(a.show)
+	}
+	if err := rejectEmptyFlags(cmd); err != nil {
+		return err
+	}
+	if err := checkFlagRules(cmd); err != nil {
+		return err
+	}
+	top := cmd
+	for top.HasParent() && top.Parent().HasParent() {
+		top = top.Parent()
+	}
+	if top.GroupID == "" || top.GroupID == groupReference {
+		return nil // it uses no directories of dsbuild
+	}
+	return checkOwnFolders(cmd.Context())
 }
 
 // groupReference is also the group of the commands that cobra adds.

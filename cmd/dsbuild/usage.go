@@ -78,7 +78,7 @@ func meantCommand(group *cobra.Command, word string) string {
 	if len(meant) == 0 {
 		return ""
 	}
-	return "did you mean " + orList(meant) + "?"
+	return "did you mean " + lists.Or(meant) + "?"
 }
 
 // meantFlag suggests a flag for an unknown one. args is dsbuild's command line.
@@ -170,6 +170,6 @@ func oneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
-	err := fmt.Errorf("invalid value %q for --%s: want %s", value, flag, orList(known))
+	err := fmt.Errorf("invalid value %q for --%s: want %s", value, flag, lists.Or(known))
 	return &usageError{err: err, hint: lineerr.DidYouMean(value, known)}
 }

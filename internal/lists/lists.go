@@ -1,6 +1,8 @@
 // Package lists has what package slices lacks. Every package may use it.
 package lists
 
+import "strings"
+
 // Map returns a list with the value of each item.
 func Map[T, U any](items []T, value func(T) U) []U {
 	values := make([]U, len(items))
@@ -8,4 +10,13 @@ func Map[T, U any](items []T, value func(T) U) []U {
 		values[i] = value(item)
 	}
 	return values
+}
+
+// Or joins values for a sentence: "a", "a or b", "a, b or c".
+func Or(values []string) string {
+	last := len(values) - 1
+	if last < 1 {
+		return strings.Join(values, "")
+	}
+	return strings.Join(values[:last], ", ") + " or " + values[last]
 }

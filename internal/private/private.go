@@ -13,8 +13,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-
-	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 //go:embed private.sh
@@ -43,10 +41,7 @@ func Check(ctx context.Context, dir string, files ...string) error {
 	case err != nil:
 		return fmt.Errorf("cannot check who can change %s: %w: %s", dir, err, strings.TrimSpace(stderr.String()))
 	case found != "":
-		return fault.WithHint(errors.New(found), "%s", Hint)
+		return errors.New(found)
 	}
 	return nil
 }
-
-// Hint is the hint for a file that is not private.
-const Hint = "remove the write permission of others (chmod go-w, setfacl -b), or choose a directory of your own"

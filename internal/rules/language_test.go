@@ -60,7 +60,7 @@ var phrases = []phrase{
 	{"headings", 0, 0, 12, "#", `^#+ (?:Do it|Read on|Every night|Look: |Prove: |By way of)`, "", "", "Usage, Documentation, Nightly builds ..."},
 	{"refuse", 108, 14, 60, "refus", `\brefus(?:e|es|ed|al|als)\b`, "", "", "reject (input, node), deny (policy)"},
 	{"leave-out", 38, 0, 4, " out", `\b(?:left|leaves?|leaving) (?:it |them |\w+ )?out\b`, "", "", "skip, exclude, omit"},
-	{"own", 59, 3, 24, " own", `\bof (?:its|their|your|his) own\b`, "", "", "its own X"},
+	{"own", 59, 2, 24, " own", `\bof (?:its|their|your|his) own\b`, "", "", "its own X"},
 	{"whatever", 13, 0, 3, "whatever|however", `\bwhatever (?:the|it|its|they|reason|umask|else)\b|\bhowever (?:dsbuild|the|do|many|it)\b`, "", "", "regardless of"},
 	{"dsbuild-verb", 49, 19, 175, "dsbuild ", `(?:^|[.;:,(] |\band |\bso |\bthen |\bif )dsbuild (?:[a-z]+s|does|has|is|can|may)\b`, "", "", "vary the subject: you, imperative, passive"},
 }
