@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,6 +126,67 @@ print(time.monotonic() - began < 30, os.listdir(HOME))
 `)
 	if strings.TrimSpace(out) != "True ['lock']" {
 		t.Error(out)
+	}
+}
+
+// A stopped process whose controller is gone is named with its state and how to go on, which works: it ends, and the
+// next run gets the lock.
+func TestStoppedHolderOfTheLock(t *testing.T) {
+	t.Parallel()
+	out := agentDo(t, newEnvironment(t, ""), "", `
+from dsbuild_node import lock_holder
+
+REQUEST["lock_s"] = 0
+os.makedirs(HOME)
+r, w = os.pipe()
+os.close(w)
+os.dup2(r, 0)  # the controller is gone
+
+def waits(env):
+    orders = Orders()
+    orders.silent = lambda: False
+    orders.listen = lambda wait: None
+    try:
+        env.take_lock(orders)
+        print("has the lock")
+    except Busy as e:
+        print(e, e.detail, e.advice)
+
+pid = os.fork()
+if not pid:
+    env = Environment()
+    env.take_lock(Orders())
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        Orders().take()
+    except Gone:
+        os._exit(0)
+os.waitpid(pid, os.WUNTRACED)
+REQUEST["run"] = "another"
+waits(Environment())
+state, lock_holder.state_of = lock_holder.state_of, lambda pid: "D"
+waits(Environment())
+lock_holder.state_of = state
+os.uname = lambda here=os.uname().nodename: type("uname", (), {"nodename": "not " + here})
+lock_holder.holds = lambda pid, lock: False
+waits(Environment())
+os.kill(pid, signal.SIGCONT)
+os.waitpid(pid, 0)
+waits(Environment())
+print(pid)
+`)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	pid := lines[len(lines)-1]
+	who := `^another deploy is changing this environment run r by tester on n, pid ` + pid + ` on \S+ since 20\S+Z`
+	for i, want := range []string{
+		who + `, which is stopped lock-stopped:` + pid + `$`,
+		who + `, which waits for a disk or a network file system lock-hung:` + pid + `$`,
+		who + ` lock-elsewhere:` + pid + `$`,
+		`^has the lock$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(lines[i]) {
+			t.Errorf("line %d: %q, want %s", i, lines[i], want)
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	second := opt
 	second.By, second.InUse, second.LockWait = "another", change.InUse{Ignore: true}, time.Second
 	n := run(t, context.Background(), second).Nodes[0]
-	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.StateUnknown || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
+	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.StateUnknown || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.Contains(n.Error, " by tester on gpu1, pid ") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
@@ -90,7 +90,7 @@ func TestAnotherDeployOnANodeThatIsUpToDate(t *testing.T) {
 	fmt.Fprint(lock, "run 20260101T000000-x by somebody on gpu1")
 	opt.LockWait = time.Second
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.StateUnknown || n.After != nil || !strings.HasSuffix(n.Error, "another deploy is changing this environment (run 20260101T000000-x by somebody on gpu1)") || n.Hint == "" {
+	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.StateUnknown || n.After != nil || !strings.HasSuffix(n.Error, fmt.Sprintf("another deploy is changing this environment (run 20260101T000000-x by somebody on gpu1, now held by pid %d)", os.Getpid())) || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	// The files of a run that was cut off are removed.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -24,6 +25,9 @@ func adviceTexts(python, environment string) map[string]string {
 		"file-locks":           "use a file system with file locks (NFS: mount without nolock)",
 		"in-the-way":           "move it aside on the node, or build a wheel without that file",
 		"installs-elsewhere":   "check whether this Python installs packages into a directory that it does not import from",
+		"lock-elsewhere":       "wait for it to finish, then rerun; if its dsbuild is gone, end the process on its machine (kill -KILL PID): the next run repairs the environment",
+		"lock-hung":            "repair the disk or the file server (dmesg on the node), or restart the node, then rerun: the run repairs the environment",
+		"lock-stopped":         "on the node: kill -CONT PID; the process goes on, or undoes its work and ends if its dsbuild is gone; then rerun",
 		"look-at-kept":         "nothing was changed; " + environment + "/.dsbuild/kept-* holds the files that a change moved aside; if it does not exist, remove change.json and deploy again",
 		"no-room":              "free disk space: df -h " + environment + "; df -i " + environment + "; quota",
 		"noexec":               "set folder: in environment.yaml to a file system that is not mounted noexec",
@@ -46,14 +50,21 @@ func adviceTexts(python, environment string) map[string]string {
 	}
 }
 
-// HintFor returns the hint for a code that a node sent, "" for a code that dsbuild does not know. python is the
-// node's in the inventory.
+// HintFor returns the hint for a code that a node sent, "" for a code that dsbuild does not know. A code may end with
+// a colon and the number of a process, which the hint names. python is the node's in the inventory.
 func HintFor(code, python string) string {
 	environment := "ENVIRONMENT"
 	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {
 		environment = path.Dir(path.Dir(python))
 	}
-	return adviceTexts(PlainPath(python, "python"), PlainPath(environment, "the environment"))[code]
+	code, pid, numbered := strings.Cut(code, ":")
+	text := adviceTexts(PlainPath(python, "python"), PlainPath(environment, "the environment"))[code]
+	if n, err := strconv.Atoi(pid); err == nil && n > 0 {
+		return strings.ReplaceAll(text, "PID", pid)
+	} else if numbered {
+		return ""
+	}
+	return text
 }
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.

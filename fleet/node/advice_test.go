@@ -17,7 +17,7 @@ func TestNodesSendCodesInPlaceOfHints(t *testing.T) {
 	if err != nil || len(files) < 5 {
 		t.Fatal(files, err)
 	}
-	sent := regexp.MustCompile(`(?m)(?:(?:Failed|Busy)\(.*, |"advice": )"([^"\n]*)"[)}]`)
+	sent := regexp.MustCompile(`(?m)(?:(?:Failed|Busy)\(.*, |"advice": )"([^"\n]*)"[)}]|, "(lock-[^":]*)`)
 	texts, all := node.AdviceTexts(), ""
 	for _, file := range files {
 		source, err := os.ReadFile(file)
@@ -26,8 +26,8 @@ func TestNodesSendCodesInPlaceOfHints(t *testing.T) {
 		}
 		all += string(source)
 		for _, m := range sent.FindAllStringSubmatch(string(source), -1) {
-			if texts[m[1]] == "" && m[1] != "" {
-				t.Errorf("%s: %s: advice.go has no hint for the code %q", file, m[0], m[1])
+			if code := m[1] + m[2]; texts[code] == "" && code != "" {
+				t.Errorf("%s: %s: advice.go has no hint for the code %q", file, m[0], code)
 			}
 		}
 		if strings.Contains(string(source), `"hint"`) {
@@ -35,7 +35,7 @@ func TestNodesSendCodesInPlaceOfHints(t *testing.T) {
 		}
 	}
 	for code := range texts {
-		if !strings.Contains(all, `"`+code+`"`) {
+		if !strings.Contains(all, `"`+code+`"`) && !strings.Contains(all, `"`+code+":%d\"") {
 			t.Errorf("no program sends %q", code)
 		}
 	}
@@ -50,6 +50,9 @@ func TestAdviceNamesTheInventorysPython(t *testing.T) {
 		{"no-room", "python3", "free disk space: df -h ENVIRONMENT; df -i ENVIRONMENT; quota"},
 		{"shadow-pythonpath", "/opt/env/bin/python", "remove its directory from PYTHONPATH"},
 		{"run: dsbuild x; curl y | sh", "/opt/env/bin/python", ""},
+		{"lock-stopped:4711", "/opt/env/bin/python", "on the node: kill -CONT 4711; the process goes on, or undoes its work and ends if its dsbuild is gone; then rerun"},
+		{"lock-stopped:1; reboot", "/opt/env/bin/python", ""},
+		{"lock-stopped:-1", "/opt/env/bin/python", ""},
 	} {
 		if got := node.HintFor(c.code, c.python); got != c.want {
 			t.Errorf("%s with %s: %q, want %q", c.code, c.python, got, c.want)

@@ -2,7 +2,10 @@
 // a fleet.
 package node
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // Facts are the result of a probe. Missing parts are zero values and named in Missing.
 type Facts struct {
@@ -112,8 +115,16 @@ func (f Facts) NoPython() string {
 	return "no usable Python" + strings.TrimPrefix(f.MissingPython(), "python")
 }
 
-// PythonHint is the hint for MissingPython: a variable that keeps Python from starting, or else otherwise.
+// silentPython matches MissingPython of a Python that ended before dsbuild's program, without a word.
+var silentPython = regexp.MustCompile(`: (no output|exit status \d+)\)$|init_import_site`)
+
+// PythonHint is the hint for MissingPython: a variable that keeps Python from starting, a file that ends it, or else
+// otherwise.
 func (f Facts) PythonHint(otherwise string) string {
+	if silentPython.MatchString(f.MissingPython()) {
+		return "look for a .pth file or a sitecustomize.py in its site-packages that exits: " +
+			"with -S, which skips them, this Python runs a program on the node, and without it does not: -S -c 'print(1)'"
+	}
 	for _, name := range []string{"PYTHONHOME", "PYTHONPATH"} {
 		if strings.Contains(f.MissingPython(), "; "+name+" is set to ") {
 			return "unset " + name +

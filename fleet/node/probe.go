@@ -122,6 +122,12 @@ func runProbe(
 	}, &messages{mark: []byte(mark), each: got.readMessage})
 	var broken *ScriptError
 	switch {
+	case !got.any && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return nil, nil, blockedError(context.Cause(ctx))
+	case errors.As(err, &broken) && strings.Contains(broken.Stderr, incomplete):
+		if why := loginFault(ctx, r); why != nil {
+			return nil, nil, why
+		}
 	case errors.As(err, &broken) && got.python != nil:
 		undone = broken
 	case errors.As(err, &broken) && got.any:

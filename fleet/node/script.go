@@ -140,10 +140,13 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 	errs := &tail{bound: remote.Limiter{Most: maxOutput, OnExceed: func() { end(remote.ErrFlood) }}}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := r.Run(ctx, cmd)
-	if out.err != nil {
+	cause := context.Cause(ctx)
+	switch {
+	case !out.answered && (errors.Is(out.err, remote.ErrFlood) || errors.Is(cause, remote.ErrFlood)):
+		return floodError()
+	case out.err != nil:
 		return out.err
-	}
-	if cause := context.Cause(ctx); errors.Is(cause, remote.ErrFlood) {
+	case errors.Is(cause, remote.ErrFlood):
 		return cause
 	}
 	exit := (*remote.ExitError)(nil)
@@ -164,7 +167,12 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 			"account is restricted to SFTP (%v)", err)
 		return fault.WithHint(failed, "set user: in the inventory to another account, "+
 			"or exempt this one from ForceCommand in the node's sshd_config; test with: ssh NODE true")
-	case broken:
+	case !out.answered && (err == nil || broken && (strings.TrimSpace(said) == "" || strings.Contains(said, incomplete))):
+		if why := loginFault(ctx, r); why != nil {
+			return why
+		}
+	}
+	if broken {
 		return failed
 	}
 	return err

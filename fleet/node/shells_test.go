@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -120,6 +122,50 @@ func TestAnotherProgramIsStarted(t *testing.T) {
 		err = node.Script{Python: "python3", Program: programOf("emit({})\n")}.Run(t.Context(), in, func(json.RawMessage) error { return nil })
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: a script: %v", starts, err)
+		}
+	}
+}
+
+// A startup file that keeps commands from running, from their input or from being heard is named, with a test.
+func TestStartupFiles(t *testing.T) {
+	t.Parallel()
+	late := errors.New("timed out after 2m0s")
+	for does, want := range map[string][2]string{
+		"exit 0":                     {"no output from the node: a startup file of the login shell", "ssh NODE echo ok"},
+		"exit 3":                     {"no output from the node: a startup file of the login shell", "ssh NODE echo ok"},
+		"cat >/dev/null":             {"a startup file of the login shell, or setup:, read dsbuild's program", "echo ok | ssh NODE cat"},
+		"read -r line":               {"a startup file of the login shell, or setup:, read dsbuild's program", "echo ok | ssh NODE cat"},
+		"yes | head -c 20000000":     {"too much output from the node, before dsbuild's program began", "ssh NODE true | wc -c"},
+		"yes | head -c 20000000 >&2": {"too much output from the node, before dsbuild's program began", "ssh NODE true | wc -c"},
+		"exec sleep 60":              {"timed out after 2m0s without any output from the node", "or the file system of its Python"},
+		"yes | head -c 3000000":      {},
+		"set -eu":                    {},
+	} {
+		ctx, cancel := t.Context(), context.CancelFunc(func() {})
+		if strings.Contains(does, "sleep") {
+			ctx, cancel = context.WithTimeoutCause(ctx, 200*time.Millisecond, late)
+		}
+		in := local{within: []string{"sh", "-c", does + `; exec "$@"`, "sh"}}
+		_, err := node.Probe(ctx, in, node.ProbeOptions{Python: "python3"})
+		cancel()
+		switch {
+		case want[0] == "" && err != nil:
+			t.Errorf("%s: %v, want the facts", does, err)
+		case want[0] != "" && (err == nil || !strings.HasPrefix(err.Error(), want[0]) || !strings.HasSuffix(fault.Hint(err), want[1])):
+			t.Errorf("%s: %v; hint: %s\nwant %s, and a hint that ends with %s", does, err, fault.Hint(err), want[0], want[1])
+		}
+	}
+}
+
+// A file in site-packages that ends each Python is no lack of a Python.
+func TestPathFileThatExits(t *testing.T) {
+	t.Parallel()
+	python, site := venv(t)
+	for _, text := range []string{"import os; os._exit(0)", "import os; os._exit(3)", "import sys; sys.exit(3)"} {
+		write(t, filepath.Join(site, "ends.pth"), text+"\n")
+		f := probe(t, local{}, node.ProbeOptions{Python: python})
+		if !strings.HasPrefix(f.NoPython(), "no usable Python ("+python+": ") || !strings.Contains(f.PythonHint("set python:"), ".pth") {
+			t.Errorf("%s: %s; hint: %s", text, f.NoPython(), f.PythonHint("set python:"))
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (n *nodeState) group() string {
 func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if n.Facts.MissingPython() != "" {
 		const hint = "set python: in the inventory to the absolute path of the environment's interpreter"
-		n.differ(hint, "%s", n.Facts.NoPython())
+		n.differ(n.Facts.PythonHint(hint), "%s", n.Facts.NoPython())
 		return
 	}
 	if n.Facts.Unfinished {

@@ -50,6 +50,8 @@ type keySet struct {
 	agent   net.Conn
 	certs   []*ssh.Certificate // from CertificateFile; each goes before its key
 	full    error              // this process can open no more files, so some keys may be missing
+	allowed algorithms         // of the keys
+	barred  bool               // the client configuration allows no key
 
 	// unlock opens an encrypted identity file. It is nil if nobody can be asked for the passphrase.
 	unlock func(file string, text []byte) (ssh.Signer, error)
@@ -60,7 +62,7 @@ type keySet struct {
 // first because a node ends the connection after about six keys. If there is no key and nobody can
 // be asked for a password, keysFor returns an error before dsbuild dials.
 func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
-	k := &keySet{}
+	k := &keySet{allowed: t.allowed, barred: !t.allows(byKey)}
 	attended := d.answers.attended(t)
 	if attended {
 		k.unlock = func(file string, text []byte) (ssh.Signer, error) {
@@ -68,38 +70,42 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 			return s, err
 		}
 	}
-	held := k.openAgent(d.agentFor(t))
+	if !k.barred {
+		k.gather(t, k.openAgent(d.agentFor(t)))
+	}
+	if k.full != nil {
+		k.close()
+		return nil, filesError(t, k.full)
+	}
+	if len(k.signers) > 0 || attended && (t.allows(interactively) || t.allows(byPassword)) {
+		return k, nil
+	}
+	defer k.close()
+	err := nodeerr.Errorf("%w for %s%s", noKeyError{}, nodeerr.Own(loginName(t)), k.details())
+	if k.missing && len(k.locked) == 0 && len(t.IdentityFiles) > 0 {
+		return nil, fault.WithHint(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
+	}
+	return nil, fault.WithHint(err, "%s", k.hint())
+}
+
+// gather adds the keys for t; held are those of the agent.
+func (k *keySet) gather(t Target, held []ssh.Signer) {
 	k.loadCerts(t.CertificateFiles)
 	others := held
 	if t.IdentitiesOnly {
 		others = nil
 	}
 	files := t.IdentityFiles
-	named := len(files) > 0
-	if !named {
+	if len(files) == 0 {
 		home, _ := os.UserHomeDir()
 		files = defaultIdentities(home)
 		k.addAgent(others)
+		others = nil
 	}
 	for _, f := range files {
 		k.addFile(f, held)
 	}
-	if named {
-		k.addAgent(others)
-	}
-	if k.full != nil {
-		k.close()
-		return nil, filesError(t, k.full)
-	}
-	if len(k.signers) > 0 || attended && !(t.NoPassword && t.NoInteractive) {
-		return k, nil
-	}
-	defer k.close()
-	err := nodeerr.Errorf("%w for %s%s", noKeyError{}, nodeerr.Own(loginName(t)), k.details())
-	if k.missing && len(k.locked) == 0 && named {
-		return nil, fault.WithHint(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
-	}
-	return nil, fault.WithHint(err, "%s", k.hint())
+	k.addAgent(others)
 }
 
 // noKeyError is a login that dsbuild did not try. It is an ErrAuth.
@@ -195,6 +201,11 @@ func (k *keySet) add(s ssh.Signer, label string) {
 }
 
 func (k *keySet) addOne(s ssh.Signer, label string) {
+	s, why := k.allowed.signer(s)
+	if why != "" {
+		k.notes = append(k.notes, label+" "+why)
+		return
+	}
 	for _, have := range k.signers {
 		if samePublic(have.PublicKey(), s.PublicKey()) {
 			return
@@ -344,6 +355,8 @@ func (k *keySet) details() string {
 // hint returns what to do about a login without an accepted key.
 func (k *keySet) hint() string {
 	switch {
+	case k.barred:
+		return "allow keys for this host in the client configuration (PubkeyAuthentication, PreferredAuthentications)"
 	case len(k.locked) > 0:
 		return fmt.Sprintf("add the key to an SSH agent: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
 	case len(k.labels) == 0:

@@ -1,10 +1,11 @@
 package remote
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // ErrFlood means that a node sends more than any honest answer holds.
@@ -27,24 +28,28 @@ func (b *Limiter) Count(n int) {
 	}
 }
 
-// maxAnswer limits the kept bytes of a short answer.
-const maxAnswer = 64 << 10
+// Limits on a short answer: on its kept bytes, and on all that comes with what a start file of the login shell prints
+// before it.
+const (
+	maxAnswer = 64 << 10
+	maxNoise  = 16 << 20
+)
 
-// Answer is a Writer that keeps the short answer of a program. If the program sends more, Answer
-// calls the function that ends it.
+// Answer is a Writer that keeps the short answer of a program, the last bytes of its output. If the program sends far
+// more, Answer calls the function that ends it.
 type Answer struct {
-	text  bytes.Buffer
+	text  Tail
 	bound Limiter
 }
 
 // NewAnswer returns an Answer. over ends the program.
 func NewAnswer(over func()) *Answer {
-	return &Answer{bound: Limiter{Most: maxAnswer, OnExceed: over}}
+	return &Answer{text: Tail{Most: maxAnswer}, bound: Limiter{Most: maxNoise, OnExceed: over}}
 }
 
 // Write implements io.Writer.
 func (a *Answer) Write(b []byte) (int, error) {
-	a.text.Write(b[:min(len(b), maxAnswer-a.text.Len())])
+	a.text.Write(b) //nolint:errcheck // never fails
 	a.bound.Count(len(b))
 	return len(b), nil
 }
@@ -58,7 +63,9 @@ func bounded(ctx context.Context) (limited context.Context, over func(), flooded
 	limited, cancel := context.WithCancelCause(ctx)
 	flooded = func(err error) error {
 		if errors.Is(context.Cause(limited), ErrFlood) {
-			return fmt.Errorf("running a command: %w", ErrFlood)
+			return fault.WithHint(fmt.Errorf("running a command: %w", ErrFlood),
+				"make the login files of this account on the node print nothing in non-interactive shells, "+
+					"first in ~/.bashrc: [[ $- == *i* ]] || return")
 		}
 		return err
 	}

@@ -75,8 +75,8 @@ func (c *clientConfig) own() string {
 // first value counts.
 type settings map[string][]string
 
-// isResolved reports whether Resolve reads key. ssh prints five times as many, and the settings of
-// thousands of nodes stay in memory.
+// isResolved reports whether Resolve reads key even if no configuration file has it. ssh prints five times as many,
+// and the settings of thousands of nodes stay in memory.
 func isResolved(key string) bool {
 	switch key {
 	case "batchmode", "certificatefile", "challengeresponseauthentication", "controlpath", "globalknownhostsfile",
@@ -109,6 +109,12 @@ func (s settings) says(key, answer string) bool {
 	other := map[string]string{"yes": "true", "no": "false"}[answer]
 	v := s.first(key)
 	return strings.EqualFold(v, answer) || strings.EqualFold(v, other)
+}
+
+// number returns the first value of key, and 0 if it is not a number.
+func (s settings) number(key string) int {
+	n, _ := strconv.Atoi(s.first(key)) //nolint:errcheck // ssh has checked it
+	return n
 }
 
 // askLimit limits the run of ssh -G, which may resolve a name, and of klist.
@@ -209,12 +215,15 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 		return nil, false, localConfigError(cmp.Or(mistakeIn(stderr.String()), lastLine(stderr.String()), err.Error()), alias)
 	}
 	s = settings{}
-	same = forEveryHost(stderr.String())
+	files := filesOf(stderr.String())
+	same = files.forEveryHost()
+	idle := idleKeywords()
 	for line := range bytes.Lines(out) {
-		k, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
-		if isResolved(string(k)) {
-			s[string(k)] = append(s[string(k)], string(v))
-			same = same && (string(k) == "hostname" || !strings.Contains(string(v), alias))
+		name, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
+		k := canonical(string(name))
+		if isResolved(k) || !idle[k] && (files.mention(k) || mention(args, k)) {
+			s[k] = append(s[k], string(v))
+			same = same && (k == "hostname" || !strings.Contains(string(v), alias))
 		}
 	}
 	// ssh puts the host's name, or a digest of it, into ControlPath.
@@ -226,9 +235,9 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 			delete(s, "userknownhostsfile")
 		}
 	}
-	files := s["identityfile"]
+	keys := s["identityfile"]
 	named := func(file string) bool { return !strings.HasPrefix(file, "~/.ssh/id_") }
-	if len(files) >= fewestDefaults && !slices.ContainsFunc(files, named) {
+	if len(keys) >= fewestDefaults && !slices.ContainsFunc(keys, named) {
 		delete(s, "identityfile")
 	}
 	return s, same, nil
@@ -237,38 +246,68 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 // readFiles matches the debug message of ssh that names a file of its configuration, also an included one.
 var readFiles = regexp.MustCompile(`(?m)^debug1: Reading configuration data (.+)$`)
 
-// forEveryHost reports whether the files of the configuration that ssh names in its debug messages
-// have no line that counts for some hosts alone: one process for each of a thousand nodes would
-// take the time of a whole dsbuild verify.
-func forEveryHost(debug string) bool {
-	files := readFiles.FindAllStringSubmatch(debug, -1)
-	for _, f := range files {
+// configFiles are the files of a configuration.
+type configFiles struct {
+	names  []string
+	lines  [][]string      // the words of each line, lower case
+	keys   map[string]bool // the keywords of the lines
+	hidden bool            // one of the files cannot be read
+}
+
+// filesOf returns the files that ssh names in its debug messages.
+func filesOf(debug string) configFiles {
+	c := configFiles{keys: map[string]bool{}}
+	for _, f := range readFiles.FindAllStringSubmatch(debug, -1) {
+		c.names = append(c.names, strings.TrimSpace(f[1]))
 		text, err := os.ReadFile(strings.TrimSpace(f[1]))
-		if err != nil {
-			return false
-		}
+		c.hidden = c.hidden || err != nil
 		for line := range strings.Lines(strings.ToLower(string(text))) {
-			words := strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n\f=\"", r) })
-			if len(words) == 0 {
-				continue
-			}
-			switch words[0] {
-			case "host":
-				if !slices.Equal(words[1:], []string{"*"}) {
-					return false
-				}
-			case "match":
-				for _, w := range words[1:] {
-					if w != "all" && w != "final" && w != "canonical" {
-						return false
-					}
-				}
-			case "canonicalizehostname":
-				return false
+			if words := configWords(line); len(words) > 0 {
+				c.lines, c.keys[canonical(words[0])] = append(c.lines, words), true
 			}
 		}
 	}
-	return len(files) > 0
+	return c
+}
+
+// configWords splits a line of ssh_config.
+func configWords(line string) []string {
+	return strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n\f=\"", r) })
+}
+
+// mention reports whether a line may set key, for any host. ssh -G prints keywords that have only their defaults, too.
+func (c configFiles) mention(key string) bool {
+	return c.hidden || c.keys[key]
+}
+
+// mention reports whether arguments of ssh may set key.
+func mention(args []string, key string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool {
+		words := configWords(strings.TrimPrefix(arg, "-o"))
+		return len(words) > 0 && canonical(words[0]) == key
+	})
+}
+
+// forEveryHost reports whether the files have no line that counts for some hosts alone: one process for each of a
+// thousand nodes would take the time of a whole dsbuild verify.
+func (c configFiles) forEveryHost() bool {
+	for _, words := range c.lines {
+		switch words[0] {
+		case "host":
+			if !slices.Equal(words[1:], []string{"*"}) {
+				return false
+			}
+		case "match":
+			for _, w := range words[1:] {
+				if w != "all" && w != "final" && w != "canonical" {
+					return false
+				}
+			}
+		case "canonicalizehostname":
+			return false
+		}
+	}
+	return len(c.names) > 0 && !c.hidden
 }
 
 // localConfigError returns the error of an ssh that cannot read the client configuration.
@@ -328,6 +367,7 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 	t.givenKnown = len(given) > 0
 	names := tokensOf(t, alias)
 	fillKeys(&t, set, names)
+	fillAlgorithms(&t, set)
 	if len(t.KnownHosts) == 0 {
 		own := cmp.Or(set.first("userknownhostsfile"), "~/.ssh/known_hosts ~/.ssh/known_hosts2")
 		all := cmp.Or(set.first("globalknownhostsfile"), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
@@ -385,6 +425,13 @@ func fillKeys(t *Target, set settings, names tokens) {
 	t.NoPassword = t.NoPassword || set.says("passwordauthentication", "no")
 	t.NoInteractive = t.NoInteractive || set.says("kbdinteractiveauthentication", "no") ||
 		set.says("challengeresponseauthentication", "no")
+	t.methods = []string{byKey, interactively, byPassword}
+	if preferred := set.first("preferredauthentications"); preferred != "" {
+		t.methods = strings.Split(preferred, ",")
+	}
+	if set.says("pubkeyauthentication", "no") {
+		t.methods = slices.DeleteFunc(t.methods, func(m string) bool { return m == byKey })
+	}
 }
 
 // agentOf reads the value of IdentityAgent: a path, none, SSH_AUTH_SOCK, or $ and the name of

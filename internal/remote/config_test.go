@@ -446,12 +446,22 @@ func TestNeedsNewerSSH(t *testing.T) {
 	}
 	t.Setenv("PATH", ticket(t, 0)+":"+os.Getenv("PATH"))
 	for line, why := range map[string]string{
-		"ProxyCommand nc %h %p":       "ProxyCommand",
-		"PKCS11Provider /usr/lib/p11": "PKCS11Provider",
-		"KnownHostsCommand /bin/true": "KnownHostsCommand",
-		"HostbasedAuthentication yes": "HostbasedAuthentication",
-		"IdentityFile " + touch:       "security key",
-		"GSSAPIAuthentication yes":    "GSSAPIAuthentication with a Kerberos ticket",
+		"ProxyCommand nc %h %p":                               "ProxyCommand",
+		"PKCS11Provider /usr/lib/p11":                         "PKCS11Provider",
+		"KnownHostsCommand /bin/true":                         "KnownHostsCommand",
+		"HostbasedAuthentication yes":                         "HostbasedAuthentication",
+		"IdentityFile " + touch:                               "security key",
+		"BindAddress 127.0.0.9":                               "BindAddress",
+		"BindInterface lo":                                    "BindInterface",
+		"CheckHostIP yes":                                     "CheckHostIP",
+		"KbdInteractiveDevices pam":                           "KbdInteractiveDevices",
+		"RevokedHostKeys /etc/none":                           "RevokedHostKeys",
+		"GSSAPIKeyExchange yes":                               "GSSAPIKeyExchange with a Kerberos ticket",
+		"Ciphers aes128-cbc":                                  "Ciphers",
+		"MACs umac-64@openssh.com":                            "MACs",
+		"KexAlgorithms sntrup761x25519-sha512@openssh.com":    "KexAlgorithms",
+		"PubkeyAcceptedAlgorithms sk-ssh-ed25519@openssh.com": "PubkeyAcceptedAlgorithms",
+		"GSSAPIAuthentication yes":                            "GSSAPIAuthentication with a Kerberos ticket",
 	} {
 		d := configured(t, "Host gpu1\n "+line+"\nHost *\n User train\n")
 		_, err = d.Dial(t.Context(), remote.Target{Address: "gpu1"})
@@ -463,6 +473,109 @@ func TestNeedsNewerSSH(t *testing.T) {
 	// With a known_hosts in the inventory, KnownHostsCommand does not matter.
 	if _, err := configured(t, "KnownHostsCommand /bin/true\n").Resolve(t.Context(), remote.Target{Address: "gpu1", KnownHosts: []string{"/kh"}}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A keyword that a newer ssh has sends the node to OpenSSH, unless the configuration does not name it, or ssh ignores it.
+func TestUnknownKeywordNeedsOpenSSH(t *testing.T) {
+	real, err := exec.LookPath("ssh")
+	if err != nil {
+		needSSH(t)
+	}
+	dir := t.TempDir()
+	script := "#!/bin/sh\n[ \"$1\" != -V ] || { echo OpenSSH_7.4p1 >&2; exit; }\n" +
+		real + " -o IgnoreUnknown=FromWhere,UseKeychain \"$@\" && echo fromwhere there && echo fromhere no\n"
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for text, needs := range map[string]bool{"FromWhere there\n": true, "UseKeychain yes\n": false, "Host gpu1\n": false} {
+		_, err := configured(t, text).Resolve(t.Context(), remote.Target{Address: "gpu1"})
+		if got := err != nil && strings.Contains(err.Error(), "gpu1 requires OpenSSH (fromwhere)"); got != needs {
+			t.Errorf("%q: %v; want that it needs OpenSSH: %t", text, err, needs)
+		}
+	}
+	// As an argument in the inventory it counts, too.
+	target := remote.Target{Address: "gpu1", SSHArgs: []string{"-oFromWhere=there"}}
+	if _, err := configured(t, "").Resolve(t.Context(), target); err == nil || !strings.Contains(err.Error(), "(fromwhere)") {
+		t.Errorf("as an argument: %v", err)
+	}
+}
+
+// dsbuild's own SSH obeys the keywords that decide by which method and with which algorithms it connects, and tells
+// which of them keeps it from connecting.
+func TestConfigurationIsObeyed(t *testing.T) {
+	needSSH(t)
+	ctr := func(mac string) ssh.Config {
+		return ssh.Config{Ciphers: []string{ssh.CipherAES128CTR}, MACs: []string{mac}}
+	}
+	for text, c := range map[string]struct {
+		server      sshtest.Options
+		is          error // nil: it connects
+		words, hint string
+	}{
+		"PubkeyAuthentication no":                {is: remote.ErrAuth, words: "no usable SSH key", hint: "PubkeyAuthentication"},
+		"PreferredAuthentications password":      {is: remote.ErrAuth, words: "no usable SSH key", hint: "PreferredAuthentications"},
+		"PreferredAuthentications foo,publickey": {},
+		"PubkeyAcceptedAlgorithms rsa-sha2-512":  {is: remote.ErrAuth, words: "is not in PubkeyAcceptedAlgorithms"},
+		"PubkeyAcceptedAlgorithms +ssh-rsa":      {},
+		"HostKeyAlgorithms rsa-sha2-512":         {is: remote.ErrHostKey, words: "has changed"},
+		"HostKeyAlgorithms -ecdsa*":              {},
+		"AddressFamily inet6":                    {is: remote.ErrDial, words: "127.0.0.1"},
+		"AddressFamily inet":                     {},
+		"Ciphers aes256-ctr":                     {server: sshtest.Options{Algorithms: ctr(ssh.HMACSHA256)}, is: remote.ErrDial, words: "no common algorithm", hint: "ssh -G"},
+		"Ciphers aes256-ctr,aes128-ctr":          {server: sshtest.Options{Algorithms: ctr(ssh.HMACSHA256)}},
+		"MACs hmac-sha2-512":                     {server: sshtest.Options{Algorithms: ctr(ssh.HMACSHA256)}, is: remote.ErrDial, words: "no common algorithm", hint: "ssh -G"},
+		"KexAlgorithms ecdh-sha2-nistp256": {
+			server: sshtest.Options{Algorithms: ssh.Config{KeyExchanges: []string{ssh.KeyExchangeCurve25519}}},
+			is:     remote.ErrDial, words: "no common algorithm", hint: "ssh -G",
+		},
+		"RequiredRSASize 3072": {server: sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSASHA512)}, is: remote.ErrHostKey, words: "fewer than 3072 bits"},
+		"RequiredRSASize 2048": {server: sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSASHA512)}},
+	} {
+		s := sshtest.Start(t, c.server)
+		conn, err := configured(t, text+"\n").Dial(t.Context(), s.Target())
+		if err == nil {
+			conn.Close()
+		}
+		if c.is != nil {
+			wantError(t, err, c.is, c.words, c.hint)
+		} else if err != nil {
+			t.Errorf("%s: %v, want a connection", text, err)
+		}
+		if c.is != nil && errors.Is(c.is, remote.ErrAuth) && s.Refused() > 0 {
+			t.Errorf("%s: the key was tried", text)
+		}
+	}
+}
+
+// PreferredAuthentications is the order, too: a password before a key that the node would accept.
+func TestPreferredAuthentications(t *testing.T) {
+	needSSH(t)
+	s := sshtest.Start(t, sshtest.Options{Password: "pw"})
+	for preferred, asked := range map[string]int{"password,publickey": 1, "publickey,password": 0} {
+		p := says("pw")
+		file := write(t, "config", "PreferredAuthentications "+preferred+"\n")
+		dial(t, remote.NewSSH(remote.Options{Config: file, AgentSocket: "none", Answers: remote.NewAnswers(p)}), s.Target())
+		if p.count() != asked {
+			t.Errorf("%s: asked %q, want %d questions", preferred, p.asked, asked)
+		}
+	}
+}
+
+// What --ssh native cannot obey is told, once.
+func TestNativeTellsWhatItIgnores(t *testing.T) {
+	needSSH(t)
+	var told []string
+	file := write(t, "config", "BindAddress 127.0.0.9\n")
+	d := remote.NewSSH(remote.Options{Config: file, Client: remote.Native, Note: func(text string) { told = append(told, text) }})
+	for _, name := range []string{"gpu1", "gpu2"} {
+		if _, err := d.Resolve(t.Context(), remote.Target{Address: name}); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := "--ssh native ignores a setting of gpu1: BindAddress"; strings.Join(told, "|") != want {
+		t.Errorf("told %q, want %q", told, want)
 	}
 }
 

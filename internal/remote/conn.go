@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -46,13 +47,19 @@ type sshConn struct {
 	mu       sync.Mutex
 	opening  int                   // number of sessions that the node has not answered yet
 	refused  bool                  // the node has refused a session
+	served   bool                  // the node has opened a session
 	sessions map[*ssh.Session]bool // the open ones
+
+	redial    func(context.Context) (*sshConn, error) // opens another connection to the node; nil: there is none
+	extending chan struct{}                           // held by who reads or sets next
+	next      *sshConn                                // for the sessions that find no room here
 }
 
 func newConn(t Target, client *ssh.Client, socket *aliveConn, m *master) *sshConn {
 	c := &sshConn{
 		target: t, client: client, socket: socket, master: m,
 		release: func() {}, dead: make(chan struct{}), gone: make(chan struct{}), sessions: map[*ssh.Session]bool{},
+		extending: make(chan struct{}, 1),
 	}
 	go func() {
 		client.Wait() //nolint:errcheck // the operation that was running reports the reason
@@ -74,6 +81,11 @@ func (c *sshConn) Close() error {
 		why := "closed by dsbuild"
 		c.verdict.CompareAndSwap(nil, &why)
 		c.end()
+		c.extending <- struct{}{} // further ends now
+		if c.next != nil {
+			c.next.Close()
+		}
+		<-c.extending
 		c.awaitOpening()
 		c.hangUp()
 		c.master.end()
@@ -127,7 +139,47 @@ func (c *sshConn) lost(doing string) error {
 }
 
 // errNoSession means that the node refused a session. The command has not begun.
-var errNoSession = errors.New("too many sessions on this connection")
+var errNoSession = errors.New("session refused by the node")
+
+// further returns another connection to the node, for the sessions that find no room on this one (MaxSessions). It dials
+// only once. refused is the error of such a session; the result of further without another connection.
+func (c *sshConn) further(ctx context.Context, refused error) (*sshConn, error) {
+	c.mu.Lock()
+	none := !c.served && c.opening == 0 // the node opens none at all
+	c.mu.Unlock()
+	if none || c.redial == nil {
+		return nil, refused
+	}
+	select {
+	case c.extending <- struct{}{}:
+		defer func() { <-c.extending }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c.next != nil && !isClosed(c.next.dead) {
+		return c.next, nil
+	}
+	dialing, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		select {
+		case <-c.dead:
+			stop()
+		case <-dialing.Done():
+		}
+	}()
+	next, err := c.redial(dialing)
+	switch {
+	case ctx.Err() == nil && err == nil && !isClosed(c.dead):
+		c.next = next
+		return next, nil
+	case err == nil:
+		next.Close() //nolint:errcheck // nobody has used it
+	case ctx.Err() == nil && !isClosed(c.dead):
+		return nil, fmt.Errorf("%w; no second connection either: %w", refused, err)
+	}
+	return nil, cmp.Or(ctx.Err(), c.lost(openingSession))
+}
 
 // Run implements Runner.
 func (c *sshConn) Run(ctx context.Context, cmd Command) error {
@@ -146,7 +198,14 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	defer in.Close()
 	done := make(chan error, 1)
 	go func() { done <- c.explain(c.run(ctx, line, in, out, errs)) }()
-	return c.await(ctx, done, runningCommand)
+	if err = c.await(ctx, done, runningCommand); !errors.Is(err, errNoSession) {
+		return err
+	}
+	next, err := c.further(ctx, err)
+	if err != nil {
+		return err
+	}
+	return next.Run(ctx, cmd)
 }
 
 // explain turns an error of a session into the error for the caller of Run.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -64,6 +63,7 @@ type SSH struct {
 	logins   *loginLimiter
 	answers  *Answers
 	openSSH  func() (string, error) // finds the ssh to run
+	ignored  sync.Map               // settings that the user was told dsbuild ignores
 }
 
 var _ Dialer = (*SSH)(nil)
@@ -97,14 +97,24 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.dialRetry(ctx, d.opt.MaxAttempts, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
-		return !errors.As(err, new(throttledError)) && !errors.As(err, new(timeoutError)) &&
-			(errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
-	})
+	c, err := d.dialNode(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// dialNode connects to a resolved target. The connection opens further ones where the node allows it few sessions.
+func (d *SSH) dialNode(ctx context.Context, t Target) (*sshConn, error) {
+	c, err := d.dialRetry(ctx, d.opt.MaxAttempts, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
+		return !errors.As(err, new(throttledError)) && !errors.As(err, new(timeoutError)) &&
+			(errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
+	})
+	if err == nil {
+		t.ControlPaths = []string{} // the user's master would have no room either
+		c.redial = func(ctx context.Context) (*sshConn, error) { return d.dialNode(ctx, t) }
+	}
+	return c, err
 }
 
 // dialRetry calls dial up to tries times, backing off exponentially, while retryable(err).
@@ -151,7 +161,7 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	}
 	defer keys.close()
 	hop := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
+		return (&net.Dialer{}).DialContext(ctx, cmp.Or(t.family, network), addr)
 	}
 	jump, release, err := d.jumpTo(ctx, t, "", d.dial)
 	if err != nil {
@@ -269,13 +279,9 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 		AuthCallback:      login.next,
 		BannerCallback:    login.banner,
 	}
-	cfg.KeyExchanges = []string{
-		ssh.KeyExchangeCurve25519, ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeECDHP256,
-		ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521, ssh.KeyExchangeDH14SHA256, ssh.KeyExchangeDH16SHA512,
-	}
-	supported := ssh.SupportedAlgorithms()
-	cfg.Ciphers = supported.Ciphers
-	cfg.MACs = slices.DeleteFunc(supported.MACs, func(mac string) bool { return mac == ssh.HMACSHA1 })
+	cfg.KeyExchanges = allowedOf(ownKex(), t.allowed.kex)
+	cfg.Ciphers = allowedOf(ssh.SupportedAlgorithms().Ciphers, t.allowed.ciphers)
+	cfg.MACs = allowedOf(ownMACs(), t.allowed.macs)
 	type result struct {
 		conn *sshConn
 		err  error
@@ -425,9 +431,13 @@ func algorithmError(t Target, what, offered string) error {
 	if !t.openSSH && strings.Contains(offered, "diffie-hellman-group-exchange-sha256") {
 		return fault.WithHint(err, "use OpenSSH, which supports it: --ssh openssh")
 	}
+	limits := ""
+	if len(t.allowed.kex)+len(t.allowed.ciphers)+len(t.allowed.macs) > 0 {
+		limits = "; your own configuration limits them, too: ssh -G " + Quote(t.word())
+	}
 	return fault.WithHint(err, "dsbuild accepts neither SHA-1 nor CBC: "+
 		"allow others with KexAlgorithms, MACs and Ciphers in the node's sshd_config "+
-		"(list them: ssh -Q kex, ssh -Q mac, ssh -Q cipher)")
+		"(list them: ssh -Q kex, ssh -Q mac, ssh -Q cipher)%s", limits)
 }
 
 func bannedError(t Target) error {

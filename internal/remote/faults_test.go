@@ -495,7 +495,7 @@ func TestNoSFTP(t *testing.T) { testNoSFTP(t, native) }
 
 func testNoSFTP(t *testing.T, by way) {
 	t.Parallel()
-	for name, opt := range map[string]sshtest.Options{"no subsystem": {NoSFTP: true}, "a greeting": {Greeting: "welcome to the node\n"}} {
+	for name, opt := range map[string]sshtest.Options{"no subsystem": {NoSFTP: true}, "a greeting": {Greeting: "welcome to the node\n"}, "a long one": {Greeting: strings.Repeat("welcome\n", 400_000)}} {
 		s := sshtest.Start(t, opt)
 		c := dial(t, by.quick(), s.Target())
 		for i, size := range []int{10, 3 << 20, 0} {

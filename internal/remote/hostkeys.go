@@ -33,8 +33,9 @@ func (h *hostKeys) checker(t Target) (*hostKeyCheck, error) {
 	algorithms := slices.DeleteFunc(db.HostKeyAlgorithms(knownAs(t)), func(a string) bool {
 		return slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
 	})
-	if len(algorithms) == 0 {
-		algorithms = ssh.SupportedAlgorithms().HostKeys // an empty list would allow insecure algorithms too
+	if algorithms = allowedOf(algorithms, t.allowed.hostKeys); len(algorithms) == 0 {
+		// An empty list would allow insecure algorithms too.
+		algorithms = allowedOf(ssh.SupportedAlgorithms().HostKeys, t.allowed.hostKeys)
 	}
 	return &hostKeyCheck{target: t, db: db, algorithms: algorithms}, nil
 }
@@ -44,6 +45,13 @@ func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) e
 	switch certificate, ok := key.(*ssh.Certificate); {
 	case err != nil:
 		c.failed = c.explain(err, key)
+	case c.target.allowed.tooShort(key):
+		c.failed = nodeerr.Errorf("%w: %s presented %s with fewer than %d bits (RequiredRSASize)",
+			ErrHostKey, nodeerr.Own(c.name()), key.Type(), c.target.allowed.rsaBits)
+	case ok && len(c.target.allowed.authorities) > 0 &&
+		!slices.Contains(c.target.allowed.authorities, certificate.Signature.Format):
+		c.failed = nodeerr.Errorf("%w: %s presented a certificate signed with %s, which CASignatureAlgorithms excludes",
+			ErrHostKey, nodeerr.Own(c.name()), certificate.Signature.Format)
 	case ok && slices.Contains(ssh.InsecureAlgorithms().HostKeys, certificate.Signature.Format):
 		err = nodeerr.Errorf("%w: %s presented a certificate signed with %s (SHA-1)",
 			ErrHostKey, nodeerr.Own(c.name()), certificate.Signature.Format)
@@ -69,7 +77,7 @@ func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
 	case len(ke.Want) == 0:
 		return c.unknown(presented)
 	}
-	return c.changed(presented, ofType(ke.Want, key.Type()))
+	return c.changed(presented, key.Type(), ke.Want)
 }
 
 // revoked returns the error of a host key that a line of known_hosts revokes.
@@ -90,28 +98,32 @@ func ofType(keys []xknownhosts.KnownKey, kind string) xknownhosts.KnownKey {
 
 func (c *hostKeyCheck) unknown(presented string) error {
 	files := c.target.KnownHosts
-	into := "~/.ssh/known_hosts"
-	if len(files) > 0 {
-		into = files[0]
-	}
-	rename := "" // a sed filter that replaces the host name in ssh-keyscan's lines
-	if alias := c.target.HostKeyAlias; alias != "" {
-		rename = " | sed " + Quote("s|^[^ ]*|"+alias+"|")
-	}
 	err := nodeerr.Errorf("%w: %s is not in %s%s; it presented %s",
 		ErrHostKey, nodeerr.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), nodeerr.Own(presented))
 	return fault.WithHint(err, "compare this fingerprint with the node's "+
-		"(on the node: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then add it: ssh-keyscan -p %d %s%s >> %s",
-		c.target.Port, c.target.Address, rename, Quote(into))
+		"(on the node: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then add it: %s", c.addKey())
 }
 
-func (c *hostKeyCheck) changed(presented string, old xknownhosts.KnownKey) error {
+// changed returns the error of a node with another key than known ones. kind is the type of the presented key.
+func (c *hostKeyCheck) changed(presented, kind string, known []xknownhosts.KnownKey) error {
+	old := ofType(known, kind)
+	file := c.db.fileOf(old)
 	err := nodeerr.Errorf("%w: key of %s has changed: the node presented %s, but %s:%d has %s %s",
 		ErrHostKey, nodeerr.Own(c.name()), nodeerr.Own(presented),
-		c.db.fileOf(old), nodeerr.Own(old.Line), old.Key.Type(), nodeerr.Own(ssh.FingerprintSHA256(old.Key)))
-	return fault.WithHint(err, "if the node was reinstalled, remove the old key (ssh-keygen -f %s -R %s) and add the new one; "+
-		"otherwise another machine may be impersonating the node",
-		Quote(c.db.fileOf(old)), Quote(c.name()))
+		file, nodeerr.Own(old.Line), old.Key.Type(), nodeerr.Own(ssh.FingerprintSHA256(old.Key)))
+	const otherwise = "otherwise another machine may be impersonating the node"
+	for _, k := range known {
+		if forSeveralHosts(c.db.fileOf(k), k.Line) {
+			return fault.WithHint(err, "%s:%d is for several hosts: if this node alone was reinstalled, "+
+				"add its new key: %s; if all of them have this key, replace the key in that line; "+otherwise,
+				c.db.fileOf(k), k.Line, c.addKey())
+		}
+	}
+	if !canAppend(file) {
+		return fault.WithHint(err, "if the node was reinstalled, add its new key: %s; "+otherwise, c.addKey())
+	}
+	return fault.WithHint(err, "if the node was reinstalled, replace its key: ssh-keygen -f %s -R %s && %s; "+otherwise,
+		Quote(file), Quote(c.name()), c.addKey())
 }
 
 // otherType returns the error of a node that no longer has a key of any known type.
@@ -128,16 +140,14 @@ func (c *hostKeyCheck) otherType(offered []string) error {
 	if len(keys) == 0 {
 		return nodeerr.Errorf("%w: %s offers only %s", ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
 	}
-	var known xknownhosts.KnownKey
 	var ke *xknownhosts.KeyError
 	// No key equals noKey, so the database returns the location of the right key.
 	err := c.db.HostKeyCallback()(knownAs(c.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{})
+	known := []xknownhosts.KnownKey{{Key: keys[0].PublicKey, Filename: strings.Join(c.target.KnownHosts, ", ")}}
 	if errors.As(err, &ke) && len(ke.Want) > 0 {
-		known = ke.Want[0]
-	} else {
-		known = xknownhosts.KnownKey{Key: keys[0].PublicKey, Filename: strings.Join(c.target.KnownHosts, ", ")}
+		known = ke.Want
 	}
-	return c.changed(strings.Join(offered, ", ")+" keys", known)
+	return c.changed(strings.Join(offered, ", ")+" keys", "", known)
 }
 
 // noKey is a public key that no other key equals.

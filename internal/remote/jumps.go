@@ -110,9 +110,10 @@ func (p *jumpConns) release(key string, s *jumpConn) {
 func jumpKey(chain []Target) string {
 	var b strings.Builder
 	for _, t := range chain {
-		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t %q %q\x00",
+		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t %q %q %q %q %v %q\x00",
 			loginName(t), t.IdentityFiles, t.KnownHosts, t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias,
-			t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive, t.proxyCommand, t.SSHArgs)
+			t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive, t.proxyCommand, t.SSHArgs,
+			t.methods, t.family, t.allowed, t.switchOff)
 	}
 	return b.String()
 }

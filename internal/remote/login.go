@@ -55,19 +55,22 @@ func (l *login) next(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 		l.mute = true
 	}
 	l.asks, l.last = false, ""
-	takes := func(method string) bool { return slices.Contains(c.AllowedMethods, method) }
 	attended := l.answers.attended(l.target) && l.asked < rounds
-	switch {
-	case takes(byKey) && len(l.keys.signers) > 0 && !slices.Contains(c.TriedMethods, byKey):
-		l.last = byKey
-		return ssh.PublicKeys(l.keys.signers...), nil
-	case takes(interactively) && attended && !l.target.NoInteractive && !l.mute:
-		l.last = interactively
-		return ssh.KeyboardInteractive(l.challenge), nil
-	case takes(byPassword) && attended && !l.target.NoPassword:
-		l.last = byPassword
-		return ssh.PasswordCallback(l.password), nil
+	for _, method := range l.target.methods {
+		if !slices.Contains(c.AllowedMethods, method) || !l.target.allows(method) {
+			continue
+		}
+		l.last = method
+		switch {
+		case method == byKey && len(l.keys.signers) > 0 && !slices.Contains(c.TriedMethods, byKey):
+			return ssh.PublicKeys(l.keys.signers...), nil
+		case method == interactively && attended && !l.mute:
+			return ssh.KeyboardInteractive(l.challenge), nil
+		case method == byPassword && attended:
+			return ssh.PasswordCallback(l.password), nil
+		}
 	}
+	l.last = ""
 	return nil, nil // nothing is left
 }
 
@@ -193,6 +196,9 @@ func (l *login) refused(text string) error {
 	tried := slices.Clone(k.labels)
 	if l.asked > 0 {
 		tried = append(tried, "a password or code")
+	}
+	if len(tried) == 0 {
+		tried = []string{"no key"}
 	}
 	err := nodeerr.Errorf("%w for %s: tried %s%s%s",
 		ErrAuth, nodeerr.Own(loginName(t)), strings.Join(tried, ", "), k.details(), accepts)

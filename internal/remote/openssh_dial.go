@@ -85,7 +85,7 @@ func (a *attempt) start(clock *deadline, program string) (*sshConn, error) {
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
 	a.login = &opensshLogin{
-		login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock},
+		login: login{target: t, keys: &keySet{barred: !t.allows(byKey)}, answers: d.answers, ctx: asking, clock: clock},
 		log:   masterLog(a.folder),
 		tell:  d.opt.Note,
 		stop:  stop,
@@ -179,10 +179,14 @@ func (a *attempt) args(socket string) []string {
 	add("LogLevel", "DEBUG1")
 	for _, key := range []string{
 		"ControlPersist", "ForwardAgent", "ForwardX11", "PermitLocalCommand",
-		"UpdateHostKeys", "VerifyHostKeyDNS", "NoHostAuthenticationForLocalhost", "Tunnel",
+		"UpdateHostKeys", "VerifyHostKeyDNS", "NoHostAuthenticationForLocalhost", "Tunnel", "AddKeysToAgent", "VisualHostKey",
 	} {
 		add(key, "no")
 	}
+	for _, off := range t.switchOff {
+		args = append(args, "-o", off)
+	}
+	add("FingerprintHash", "sha256")
 	add("ClearAllForwardings", "yes")
 	add("RemoteCommand", "none")
 	every := seconds(opt.KeepAlive)
@@ -216,6 +220,7 @@ func (a *attempt) args(socket string) []string {
 			words = append(words, strings.ReplaceAll(Quote(w), "%", "%%"))
 		}
 		words[len(words)-1] = "'[%h]:%p'"
+		add("ProxyUseFdpass", "no")
 		args = append(args, "-o", "ProxyCommand="+strings.Join(append(words, "--", Quote(a.jump.host)), " "))
 	case t.proxyCommand == "":
 		add("ProxyCommand", "none")

@@ -91,7 +91,7 @@ func (m *master) ride(ctx context.Context, t Target) (*sshConn, error) {
 // noSession returns errNoSession with the node's message.
 func (m *master) noSession(said string) error {
 	if !m.usersOwn() {
-		return fault.WithHint(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in the node's sshd_config")
+		return fault.WithHint(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in the node's sshd_config; 0 allows no command")
 	}
 	return fault.WithHint(fmt.Errorf("%w: your OpenSSH connection %s: %s", errNoSession, m.socket, said),
 		"close it, so that dsbuild logs in itself (ssh -O exit -S %s %s), "+

@@ -142,7 +142,8 @@ func (a *attempt) untrusted(said string) error {
 	// No key equals noKey, so the database returns the keys it holds for the node.
 	err := a.check.db.HostKeyCallback()(knownAs(a.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{})
 	if errors.As(err, &known) && len(known.Want) > 0 {
-		return a.check.changed(shows, ofType(known.Want, strings.SplitN(shows, " ", 2)[0]))
+		kind, _, _ := strings.Cut(shows, " ")
+		return a.check.changed(shows, kind, known.Want)
 	}
 	return a.check.unknown(shows)
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -168,5 +169,43 @@ func TestOpenSSHNoRight(t *testing.T) {
 	up, _ := blob(10, "/sys/dsbuild-test") // not even root may create a file there
 	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "permission denied for ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// An SFTP server that only reads, or refuses some requests, is no obstacle: a program receives the file, from where SFTP
+// came to.
+func TestOpenSSHLimitedSFTP(t *testing.T) {
+	t.Parallel()
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	for _, limit := range []string{"-R", "-P fsetstat,setstat", "-P write", "-P rename,posix-rename,remove", "-P lstat,stat", "-P realpath"} {
+		configure(t, f, 0, "Subsystem sftp internal-sftp "+limit)
+		c := dial(t, native.quick(), fleetTarget(f, 0))
+		for i := range 2 {
+			up, want := blob(100<<10, filepath.Join(f.Nodes[0].Home, fmt.Sprint("file", i)))
+			sent := int64(0)
+			up.Progress = func(n int64) { sent += n }
+			if err := c.Put(t.Context(), up); err != nil {
+				t.Errorf("%s: %v", limit, err)
+				continue
+			}
+			got, err := os.ReadFile(up.Path)
+			if st, no := os.Stat(up.Path); no != nil || err != nil || !bytes.Equal(got, want) || st.Mode().Perm() != 0o640 || sent != up.Size {
+				t.Errorf("%s: %d bytes, told of %d of %d, %v, %v", limit, len(got), sent, up.Size, st.Mode(), err)
+			}
+		}
+		noParts(t, f.Nodes[0].Home)
+		// A folder that is not writable is told as one.
+		up, _ := blob(10, "/sys/dsbuild-test")
+		if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "creating a file in /sys: permission denied for ") || strings.Contains(err.Error(), "SFTP") {
+			t.Errorf("%s: a folder without the right: %v", limit, err)
+		}
+		c.Close()
+	}
+	// If neither way is open, the error has both reasons.
+	configure(t, f, 0, "Subsystem sftp internal-sftp -R", "ForceCommand case $SSH_ORIGINAL_COMMAND in internal-sftp*) exec /usr/lib/openssh/sftp-server -R;; esac; echo no shell here >&2; exit 1")
+	up, _ := blob(10, filepath.Join(f.Nodes[0].Home, "file"))
+	err := dial(t, native.quick(), fleetTarget(f, 0)).Put(t.Context(), up)
+	if err == nil || !strings.Contains(err.Error(), "no shell here") || !strings.Contains(err.Error(), "; by SFTP: creating a file in") {
+		t.Errorf("both ways: %v", err)
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
@@ -214,4 +216,91 @@ func TestOpenSSHStaysStrict(t *testing.T) {
 			t.Errorf("StrictHostKeyChecking %s: known_hosts was written to", no)
 		}
 	}
+}
+
+// follow runs the command that a hint has between two texts.
+func follow(t *testing.T, hint, after, before string) {
+	t.Helper()
+	_, command, found := strings.Cut(hint, after)
+	command, _, ends := strings.Cut(command, before)
+	if !found || !ends {
+		t.Errorf("hint %q has no command between %q and %q", hint, after, before)
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", command, err, out)
+	}
+}
+
+// The hints about unknown and changed host keys help, and forget no other host: behind jump hosts, for lines of several
+// hosts, and where the settings keep no keys.
+func TestOpenSSHHintsAboutHostKeys(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.NoPython})
+	d := native.quick()
+	reach := func(target remote.Target) error {
+		c, err := d.Dial(t.Context(), target)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	lines := strings.SplitAfter(read(t, f.KnownHosts), "\n")
+	within := func(known string, i int, jumps ...int) remote.Target {
+		target := fleetTarget(f, i)
+		target.KnownHosts = []string{known}
+		for _, j := range jumps {
+			jump := fleetTarget(f, j)
+			jump.KnownHosts = target.KnownHosts
+			target.Jump = append(target.Jump, jump)
+		}
+		return target
+	}
+	// Unknown, behind two jump hosts, one after the other.
+	known := write(t, "known hosts", lines[0])
+	for i, target := range []remote.Target{within(known, 1, 0), within(known, 2, 0, 1)} {
+		err := reach(target)
+		wantError(t, err, remote.ErrHostKey, "is not in", "ssh-keyscan")
+		follow(t, fault.Hint(err)+"\n", "then add it: ", "\n")
+		if err := reach(target); err != nil {
+			t.Errorf("behind %d jump hosts, after the hint: %v", i+1, err)
+		}
+	}
+	// Into a folder that is not there yet.
+	absent := within(filepath.Join(t.TempDir(), "new", "known_hosts"), 0)
+	follow(t, fault.Hint(reach(absent))+"\n", "then add it: ", "\n")
+	if err := reach(absent); err != nil {
+		t.Errorf("a missing folder, after the hint: %v", err)
+	}
+	// Changed: alone in its line, and with others.
+	keys := strings.Fields(lines[0])[1:]
+	alone := write(t, "alone", lines[1]+lines[0])
+	several := write(t, "several", fmt.Sprintf("[%s]:%d,[127.0.1.9]:22 %s\n", f.Nodes[0].Address, f.Nodes[0].Port, strings.Join(keys, " ")))
+	if err := f.Rekey(0); err != nil {
+		t.Fatal(err)
+	}
+	err := reach(within(alone, 0))
+	wantError(t, err, remote.ErrHostKey, "has changed", "ssh-keygen -f")
+	follow(t, fault.Hint(err), "replace its key: ", "; otherwise")
+	err = reach(within(several, 0))
+	wantError(t, err, remote.ErrHostKey, "has changed", regexp.QuoteMeta(several)+":1 is for several hosts")
+	if strings.Contains(fault.Hint(err), " -R ") {
+		t.Errorf("the hint forgets the other hosts: %s", fault.Hint(err))
+	}
+	follow(t, fault.Hint(err), "add its new key: ", "; if all")
+	for _, target := range []remote.Target{within(alone, 0), within(several, 0)} {
+		if err := reach(target); err != nil {
+			t.Errorf("after the hint: %v", err)
+		}
+	}
+	if text := read(t, several); !strings.Contains(text, "127.0.1.9") || !strings.Contains(read(t, alone), f.Nodes[1].Address) {
+		t.Errorf("other hosts are forgotten: %q, %q", text, read(t, alone))
+	}
+	// Nowhere to write to.
+	config := write(t, "config", "UserKnownHostsFile /dev/null\n")
+	d = remote.NewSSH(remote.Options{Config: config, AgentSocket: "none"})
+	unkept := within("", 0)
+	unkept.KnownHosts = nil
+	err = reach(unkept)
+	wantError(t, err, remote.ErrHostKey, "is not in", `then add it: set known_hosts: ~/.ssh/known_hosts in the inventory, .* and run ssh-keyscan -p \d+ 127\.0\.1\.1 >> ~/.ssh/known_hosts$`)
 }

@@ -178,32 +178,85 @@ func TestSignalThroughAMaster(t *testing.T) {
 	}
 }
 
-// A refused session does not end the connection to a master: later ones open.
-func TestRefusedSessionThroughAMaster(t *testing.T) {
+// Where a node allows few sessions on a connection, another connection has the others: a file is put, and commands run,
+// beside a program. Where it allows none, the error names the setting.
+func TestFewSessions(t *testing.T) {
+	needSSH(t)
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	configure(t, f, 0, "MaxSessions 1")
-	c := dial(t, bySSH(t, remote.Options{}), fleetTarget(f, 0))
-	r, w := io.Pipe()
-	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; cat"}, Stdin: r, Stdout: writerFunc(func(b []byte) (int, error) {
-		defer w.Close()
-		err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
-		if err == nil || !strings.Contains(err.Error(), "too many sessions") || !strings.Contains(fault.Hint(err), "MaxSessions") {
-			t.Errorf("a second session: %v, hint %q", err, fault.Hint(err))
+	for name, d := range map[string]*remote.SSH{"native": native.dialer(), "openssh": bySSH(t, remote.Options{})} {
+		configure(t, f, 0, "MaxSessions 1")
+		c := dial(t, d, fleetTarget(f, 0))
+		r, w := io.Pipe()
+		err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; cat"}, Stdin: r, Stdout: writerFunc(func(b []byte) (int, error) {
+			defer w.Close()
+			runTrue(t, c)
+			up, want := blob(3<<20, filepath.Join(f.Nodes[0].Home, name))
+			if err := c.Put(t.Context(), up); err != nil {
+				t.Errorf("%s: a file: %v", name, err)
+			} else if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: %d bytes, %v", name, len(got), err)
+			}
+			return len(b), nil
+		})})
+		if err != nil {
+			t.Errorf("%s: the first program: %v", name, err)
 		}
-		return len(b), nil
-	})})
-	if err != nil {
-		t.Error(err)
+		runTrue(t, c)
+		c.Close()
+		if n := strings.Count(read(t, f.Nodes[0].Log()), "Accepted publickey"); n > 5 {
+			t.Errorf("%s: %d logins, want one for each session beside the others, 5 at most", name, n)
+		}
+		configure(t, f, 0, "MaxSessions 0")
+		err = dial(t, d, fleetTarget(f, 0)).Run(t.Context(), remote.Command{Argv: []string{"true"}})
+		if err == nil || !strings.Contains(err.Error(), "session refused by the node") || !strings.Contains(fault.Hint(err), "MaxSessions") {
+			t.Errorf("%s: without any session: %v, hint %q", name, err, fault.Hint(err))
+		}
+		os.Remove(f.Nodes[0].Log())
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // sshd forgets the first one a little later
-		err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
-		if err == nil {
-			return
+}
+
+// The settings of a configuration that keep ssh from being a master have no effect, and those that say from where it
+// connects do.
+func TestConfigurationOfAMaster(t *testing.T) {
+	needSSH(t)
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	config := write(t, "config", `
+BindAddress 127.0.0.77
+ForkAfterAuthentication yes
+StdinNull yes
+SessionType none
+RequestTTY force
+RemoteCommand sleep 1
+PermitLocalCommand yes
+LocalCommand exit 1
+ProxyUseFdpass yes
+VisualHostKey yes
+FingerprintHash md5
+LogLevel QUIET
+LogVerbose kex.c:*:1000
+AddKeysToAgent ask
+ControlPersist yes
+LocalForward 127.0.0.1:1 127.0.0.1:1
+ExitOnForwardFailure yes
+`)
+	d := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none", Timeout: time.Minute})
+	behind := fleetTarget(f, 1)
+	behind.Jump = []remote.Target{fleetTarget(f, 0)}
+	for name, c := range map[string]struct {
+		target remote.Target
+		from   string
+	}{"direct": {fleetTarget(f, 0), "127.0.0.77 "}, "behind a jump host": {behind, "127.0.0.1 "}} {
+		conn := dial(t, d, c.target)
+		o, _, err := output(t, conn, remote.Command{Argv: []string{"sh", "-c", "echo $SSH_CONNECTION"}})
+		if err != nil || !strings.HasPrefix(o, c.from) {
+			t.Errorf("%s: connected from %q, %v; want from %s", name, o, err, c.from)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+		conn.Close()
 	}
+	wrong := fleetTarget(f, 0)
+	wrong.User = "no-such-user"
+	_, err := d.Dial(t.Context(), wrong)
+	wantError(t, err, remote.ErrAuth, `tried .*id_ed25519`, "authorized_keys")
 }
 
 // Everybody on this machine sees ssh's arguments, so they contain no secret.

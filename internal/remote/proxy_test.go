@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
@@ -135,6 +137,26 @@ func TestOpenSSHLeavesNothing(t *testing.T) {
 	if found, err := filepath.Glob(os.Getenv("TMPDIR") + "/*"); err != nil || len(found) > 0 {
 		t.Errorf("found %q, %v", found, err)
 	}
+}
+
+// Only ssh reaches a node behind a ProxyCommand, so the hint for an unknown key lets ssh add it.
+func TestHintBehindAProxyCommand(t *testing.T) {
+	t.Parallel()
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	config := behindProxy(t, f)
+	known := filepath.Join(t.TempDir(), "known_hosts")
+	d := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none"})
+	target := remote.Target{Name: "gpu1", KnownHosts: []string{known}}
+	_, err := d.Dial(t.Context(), target)
+	want := fmt.Sprintf("ssh -o StrictHostKeyChecking=ask -o HashKnownHosts=no -i %s -o UserKnownHostsFile=%s -p 22 %s@gpu1 true$",
+		f.IdentityFile, known, f.User)
+	wantError(t, err, remote.ErrHostKey, "is not in", want)
+	_, command, _ := strings.Cut(fault.Hint(err), "then add it: ")
+	command = strings.NewReplacer("=ask", "=accept-new", "ssh ", "ssh -F "+config+" ").Replace(command) // no terminal here
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", command).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	dial(t, d, target).Close()
 }
 
 // A KnownHostsCommand identifies a node, unless the inventory has a known_hosts.

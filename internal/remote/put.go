@@ -11,9 +11,13 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pkg/sftp"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // abortGrace limits the time for a cancelled upload to stop and for an SFTP session to end. After
@@ -42,12 +46,52 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 	if err := up.check(ctx); err != nil {
 		return err
 	}
-	p := &put{conn: c, up: up, part: up.Path + PartSuffix}
-	err := p.guarded(ctx)
-	if errors.Is(err, errNoSFTP) {
-		return PutByProgram(ctx, c, c.target.User, up)
+	told := new(atomic.Int64)
+	bySFTP := up
+	bySFTP.Progress = func(n int64) {
+		told.Add(n)
+		if up.Progress != nil {
+			up.Progress(n)
+		}
 	}
-	return err
+	p := &put{conn: c, up: bySFTP, part: up.Path + PartSuffix}
+	err := p.guarded(ctx)
+	refused := new(sftpRefusal)
+	switch {
+	case errors.Is(err, errNoSFTP):
+		return PutByProgram(ctx, c, c.target.User, up)
+	case errors.As(err, &refused):
+		bySFTP.Progress(-told.Load()) // the program sends the file again, or tells of what is there
+		return c.putAnyway(ctx, up, refused)
+	}
+	if !errors.Is(err, errNoSession) {
+		return err
+	}
+	next, err := c.further(ctx, err)
+	if err != nil {
+		return err
+	}
+	return next.Put(ctx, up)
+}
+
+// sftpRefusal is the error of an SFTP server that does not do what a file needs. It may limit its users to reading
+// (-R), or refuse single requests (-P), where a program may do all of it.
+type sftpRefusal struct{ error }
+
+// Unwrap returns the error without the mark.
+func (r *sftpRefusal) Unwrap() error { return r.error }
+
+// putAnyway puts a file by a program, after the SFTP server has refused it.
+func (c *sshConn) putAnyway(ctx context.Context, up Upload, refused *sftpRefusal) error {
+	err := PutByProgram(ctx, c, c.target.User, up)
+	switch {
+	case err == nil:
+		c.noSFTP.Store(true) // it would refuse the next file, too
+		return nil
+	case ctx.Err() != nil, errors.Is(err, ErrLost), errors.Is(err, ErrNoSpace), err.Error() == refused.Error():
+		return err
+	}
+	return fault.AddHint(nodeerr.Errorf("%w; by SFTP: %w", err, refused.error), fault.Hint(err))
 }
 
 // put is one upload under way.
@@ -57,6 +101,9 @@ type put struct {
 	part   string
 	client *sftp.Client
 	at     int64 // number of bytes that are already there and proven right
+
+	writing bool // the bytes are under way
+	arrived bool // all of them
 }
 
 // guarded runs the upload and ends it when ctx ends. pkg/sftp knows no context, so guarded closes
@@ -108,7 +155,8 @@ func (p *put) run(ctx context.Context) error {
 	if err == nil {
 		err = p.rename()
 	}
-	if err != nil && !errors.Is(err, ErrLost) && ctx.Err() == nil {
+	goesOn := p.arrived && errors.As(err, new(*sftpRefusal)) // by a program, with these bytes
+	if err != nil && !errors.Is(err, ErrLost) && !goesOn && ctx.Err() == nil {
 		p.client.Remove(p.part) //nolint:errcheck // the next try does not trust it
 	}
 	return err
@@ -196,6 +244,7 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 		return err
 	}
 	defer m.Close()
+	p.writing = true
 	// ReadFrom would send one packet at a time, because m hides its length.
 	_, err = f.ReadFromWithConcurrency(m, 0)
 	switch {
@@ -209,6 +258,7 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	if err := f.Close(); err != nil {
 		return p.explain("closing "+p.part, err)
 	}
+	p.writing, p.arrived = false, true
 	return nil
 }
 
@@ -223,7 +273,11 @@ func (p *put) verify(ctx context.Context) error {
 		return fmt.Errorf("%s has %d bytes on the node, expected %d", p.part, st.Size(), p.up.Size)
 	}
 	there, err := p.remoteSum(ctx, p.up.Size)
-	if err != nil || there == p.up.SHA256 {
+	switch {
+	case err != nil && !errors.Is(err, ErrLost) && ctx.Err() == nil:
+		p.arrived = false // an SFTP server may show other folders than a command sees
+		return &sftpRefusal{err}
+	case err != nil || there == p.up.SHA256:
 		return err
 	}
 	here, _, err := p.up.localSum(ctx, p.up.Size)
@@ -266,7 +320,7 @@ func (p *put) rename() error {
 	rename := p.client.PosixRename
 	if _, ok := p.client.HasExtension("posix-rename@openssh.com"); !ok {
 		if _, err := p.client.Lstat(p.up.Path); err == nil {
-			return fmt.Errorf("%s already exists, and the node's SFTP server cannot replace files atomically", p.up.Path)
+			return &sftpRefusal{fmt.Errorf("%s already exists, and the node's SFTP server cannot replace files atomically", p.up.Path)}
 		}
 		rename = p.client.Rename
 	}
@@ -282,9 +336,9 @@ func (p *put) explain(doing string, err error) error {
 	status := (*sftp.StatusError)(nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return p.up.noFolder(doing)
+		return &sftpRefusal{p.up.noFolder(doing)}
 	case errors.Is(err, fs.ErrPermission):
-		return p.up.forbidden(doing, p.conn.target.User)
+		return &sftpRefusal{p.up.forbidden(doing, p.conn.target.User)}
 	case errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return p.conn.lost(doing)
 	case errors.Is(err, ErrLost):
@@ -301,7 +355,11 @@ func (p *put) explain(doing string, err error) error {
 	if known && free < scraps || strings.Contains(strings.ToLower(status.Error()), "no space left") {
 		return p.up.noSpace(free)
 	}
-	return p.up.failed(doing, fmt.Errorf("SFTP server error %q", status.Error()))
+	err = p.up.failed(doing, fmt.Errorf("SFTP server error %q", status.Error()))
+	if p.writing && status.FxCode() == sftp.ErrSSHFxFailure {
+		return err // a quota, or the disk
+	}
+	return &sftpRefusal{err}
 }
 
 // freeBytes returns the room in the file's folder, if the server tells it.

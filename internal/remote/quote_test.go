@@ -128,6 +128,24 @@ func TestSetupInEveryLoginShell(t *testing.T) {
 	}
 }
 
+// A start file that stops at unset variables and at errors does not stop a setup line.
+func TestSetupSurvivesStrictLoginShells(t *testing.T) {
+	for _, shell := range loginShells(t) {
+		if strings.HasSuffix(shell, "csh") || strings.HasSuffix(shell, "fish") {
+			continue // they have no such options
+		}
+		line, err := CommandLine(Command{Setup: "false; X=seen$UNSET; export X", Argv: []string{"sh", "-c", "echo $X"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, start := range []string{"set -u", "set -e", "set -eu"} {
+			if out, code := runIn(shell, start+"\n"+line); out != "seen\n" || code != 0 {
+				t.Errorf("%s, after %s: %q with status %d, want \"seen\" with status 0", shell, start, out, code)
+			}
+		}
+	}
+}
+
 // runIn gives a line to a login shell as sshd does.
 func runIn(shell, line string) (out string, code int) {
 	cmd := exec.Command(shell, "-c", line)

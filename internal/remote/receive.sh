@@ -5,7 +5,8 @@
 part=$1 target=$2 mode=$3 size=$4 sha256=$5 there=$6
 LC_ALL=C
 export LC_ALL
-made=
+made= # to be removed if it fails
+[ "$there" = 0 ] || made=yes
 trap 'made=; fail 143' HUP INT TERM
 
 fail() {
@@ -29,17 +30,20 @@ free() {
 folder=$(dirname "$target")
 [ -d "$folder" ] || fail 81
 [ ! -d "$target" ] || fail 83 "$target is a directory"
-room=$(free)
-[ "$room" -ge $((size - there)) ] || fail 84 "$room"
 if [ "$there" = 0 ]; then
-	said=$( (set -C && umask 077 && : >"$part") 2>&1) || { [ -w "$folder" ] && fail 83 "$said"; fail 85; }
+	said=$( (set -C && umask 077 && : >"$part") 2>&1) || case $said in
+	*"ermission denied"*) fail 85 ;;
+	*"No space"* | *"quota"*) fail 84 "$(free)" ;;
+	*) fail 83 "$said" ;;
+	esac
 	made=yes
 	said=$(chmod "$mode" "$part" 2>&1) || fail 83 "$said"
 else
-	made=yes
 	is=$(wc -c <"$part")
 	[ "$is" -eq "$there" ] || fail 86 "$is"
 fi
+room=$(free)
+[ "$room" -ge $((size - there)) ] || fail 84 "$room"
 # A file system may report that it is full while it has some blocks that it cannot give out.
 said=$(cat 2>&1 >>"$part") || {
 	room=$(free)

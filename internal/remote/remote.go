@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 
 	"golang.org/x/time/rate"
 )
@@ -61,8 +62,19 @@ type Target struct {
 	hostCommand  bool   // the client configuration has a KnownHostsCommand
 	openSSH      bool   // dsbuild reaches the node through OpenSSH
 
+	methods   []string   // of authentication that the client configuration allows, the first to try first
+	family    string     // tcp4 or tcp6; "" means both
+	allowed   algorithms // by the client configuration
+	switchOff []string   // settings of the client configuration that OpenSSH must not apply, as KEY=VALUE
+
 	resolved bool // the client configuration is applied; it must not be applied twice
 	jump     bool // it is a jump host
+}
+
+// allows reports whether the configuration allows a method of authentication.
+func (t Target) allows(method string) bool {
+	return slices.Contains(t.methods, method) && !(method == byPassword && t.NoPassword) &&
+		!(method == interactively && t.NoInteractive)
 }
 
 // word returns the name of the node for ssh.

@@ -15,7 +15,11 @@ import (
 // session opens a session. The caller ends it with endSession. The sessions of several connections, and the
 // user's own, share a user's master and its MaxSessions, so a refused one tries again there.
 func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
-	limited, cancel := context.WithTimeout(ctx, roomLimit)
+	limit := roomLimit
+	if c.inUse() { // its own session may last as long as this connection
+		limit = ownRoomLimit
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for wait := time.Second; ; wait = min(2*wait, maxRoomPause) {
 		s, err := c.openSession()
@@ -31,6 +35,8 @@ func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
 const (
 	// roomLimit limits the time in which a session waits until others of the user's master have ended.
 	roomLimit = 10 * time.Minute
+	// ownRoomLimit is that limit if a session of the same connection is open.
+	ownRoomLimit = 20 * time.Second
 	// maxRoomPause is the longest pause between two tries. The master keeps some bytes of each.
 	maxRoomPause = 8 * time.Second
 )
@@ -56,8 +62,15 @@ func (c *sshConn) openSession() (*ssh.Session, error) {
 	case err != nil:
 		return nil, &endedError{openingSession}
 	}
-	c.sessions[s] = true
+	c.sessions[s], c.served = true, true
 	return s, nil
+}
+
+// inUse reports whether a session is open.
+func (c *sshConn) inUse() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.sessions) > 0
 }
 
 // endSession ends a session.

@@ -2,9 +2,11 @@ package remote
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
@@ -34,6 +36,9 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 			return fault.WithHint(err, "use --ssh auto or --ssh openssh; "+
 				"for a node that is directly reachable, set ProxyCommand none before that line")
 		}
+		if _, told := d.ignored.LoadOrStore(why, true); why != "" && !told {
+			d.opt.Note(fmt.Sprintf("--ssh native ignores a setting of %s: %s", t.word(), why))
+		}
 	default:
 		t.openSSH = why != "" || slices.ContainsFunc(t.Jump, func(j Target) bool { return j.openSSH || j.hasMaster() })
 	}
@@ -55,21 +60,25 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 // opensshAlone returns the first setting of t that only OpenSSH supports, or "" if there is none.
 // Match exec does not count, because ssh -G has evaluated it.
 func (d *SSH) opensshAlone(t Target, set settings) string {
-	switch {
-	case t.proxyCommand != "":
-		return "ProxyCommand"
-	case set.value("knownhostscommand") != "" && !t.givenKnown:
-		return "KnownHostsCommand"
-	case set.value("pkcs11provider") != "":
-		return "PKCS11Provider"
-	case set.says("hostbasedauthentication", "yes"):
-		return "HostbasedAuthentication"
-	case slices.ContainsFunc(t.IdentityFiles, securityKey):
+	if slices.ContainsFunc(t.IdentityFiles, securityKey) {
 		return "security key"
-	case set.says("gssapiauthentication", "yes") && d.config.ticket():
-		return "GSSAPIAuthentication with a Kerberos ticket"
 	}
-	return ""
+	table := keywords()
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		k, known := table[key]
+		switch {
+		case !known:
+			return key
+		case k.openSSH == "" || k.unless != "" && set.says(key, k.unless):
+		case key == "proxycommand" && t.proxyCommand == "": // the inventory has a jump host
+		case key == "knownhostscommand" && t.givenKnown:
+		case !strings.HasPrefix(key, "gssapi"):
+			return k.openSSH
+		case d.config.ticket():
+			return k.openSSH + " with a Kerberos ticket"
+		}
+	}
+	return t.allowed.missing()
 }
 
 // hasMaster reports whether the socket of an OpenSSH master of this user for t exists. The master

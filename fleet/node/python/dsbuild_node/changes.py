@@ -161,14 +161,19 @@ class Workplace:
             except OSError as e:
                 if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise Failed("cannot lock %s: %s" % (self.home, e.strerror), "file-locks")
-                who = os.pread(self.lock, 300, 0).decode("utf-8", "replace").strip()
+                who = os.pread(self.lock, 500, 0).decode("utf-8", "replace").strip()
                 if time.monotonic() > deadline and not who.startswith("run %s by " % REQUEST["run"]):
-                    raise Busy("another deploy is changing this environment", "wait", who)
+                    from dsbuild_node.lock_holder import describe
+
+                    who, advice = describe(self.lock, who)
+                    raise Busy("another deploy is changing this environment", advice, who)
                 time.sleep(0.1)
                 orders.check()
         try:
             os.ftruncate(self.lock, 0)
-            os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            os.write(self.lock, ("run %s by %s on %s, pid %d on %s since %s" % (
+                REQUEST["run"], REQUEST["by"], REQUEST["label"], os.getpid(), os.uname().nodename, now)).encode("utf-8"))
         except OSError:  # the disk is full; to restore the environment needs no space
             pass
 

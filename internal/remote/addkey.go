@@ -1,0 +1,108 @@
+package remote
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// addKey returns a command of this machine that adds the keys of a node to a file of known_hosts.
+func (c *hostKeyCheck) addKey() string {
+	t, before := c.target, ""
+	into := c.keepsKeys()
+	if into == "" {
+		into = "~/.ssh/known_hosts"
+		before = "set known_hosts: " + into + " in the inventory, or UserKnownHostsFile in ~/.ssh/config, " +
+			"because the present setting keeps no keys, and run "
+	} else {
+		if folder := filepath.Dir(into); !exists(folder) {
+			before = "mkdir -p " + Quote(folder) + " && "
+		}
+		into = Quote(into)
+	}
+	if t.proxyCommand != "" { // only ssh gets there, and it can add the key itself
+		words := slices.Insert(sshTo(t), 1, "-o", "StrictHostKeyChecking=ask", "-o", "HashKnownHosts=no")
+		if !t.givenKnown {
+			words = slices.Insert(words, 1, "-o", "UserKnownHostsFile="+strings.Trim(into, "'"))
+		}
+		return before + shellWords(append(words, "true"))
+	}
+	scan := shellWords([]string{"ssh-keyscan", "-p", strconv.Itoa(t.Port), t.Address})
+	if n := len(t.Jump); n > 0 {
+		jump := t.Jump[n-1]
+		jump.Jump = t.Jump[:n-1]
+		scan = shellWords(append(sshTo(jump), scan))
+	}
+	if t.HostKeyAlias != "" {
+		scan += " | sed " + Quote("s|^[^ ]*|"+t.HostKeyAlias+"|") // the name in the lines of ssh-keyscan
+	}
+	return before + scan + " >> " + into
+}
+
+// keepsKeys returns the first file of known_hosts to which this user can add a line, or "" if there is none.
+func (c *hostKeyCheck) keepsKeys() string {
+	for _, file := range c.target.KnownHosts {
+		systems := strings.HasPrefix(file, os.ExpandEnv(systemSSH))
+		if canAppend(file) || !exists(file) && !systems {
+			return file
+		}
+	}
+	return ""
+}
+
+// canAppend reports whether file is one to which this user can add lines.
+func canAppend(file string) bool {
+	info, err := os.Stat(file)
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		f.Close()
+	}
+	return err == nil
+}
+
+// forSeveralHosts reports whether a line of known_hosts has more than one name, a pattern, or an authority's key.
+// Without that line other hosts would be unknown.
+func forSeveralHosts(file string, line int) bool {
+	text, err := os.ReadFile(file)
+	lines := strings.Split(string(text), "\n")
+	if err != nil || line < 1 || line > len(lines) {
+		return false
+	}
+	words := strings.Fields(lines[line-1])
+	return len(words) > 0 && (strings.HasPrefix(words[0], "@") || strings.ContainsAny(words[0], ",*?"))
+}
+
+// sshTo returns the words of an ssh that reaches t as dsbuild does.
+func sshTo(t Target) []string {
+	words := []string{"ssh"}
+	for _, f := range t.IdentityFiles {
+		words = append(words, "-i", f)
+	}
+	if t.givenKnown {
+		words = append(words, "-o", "UserKnownHostsFile="+configWord(fileWord(t.KnownHosts[0])))
+	}
+	if n := len(t.Jump); n > 0 {
+		jump := t.Jump[n-1]
+		jump.Jump = t.Jump[:n-1]
+		inner := strings.ReplaceAll(shellWords(sshTo(jump)), "%", "%%")
+		words = append(words, "-o", "ProxyCommand="+strings.Replace(inner, "ssh ", "ssh -W '[%h]:%p' ", 1))
+	}
+	return append(append(words, t.SSHArgs...), "-p", strconv.Itoa(t.Port), fmt.Sprintf("%s@%s", t.User, t.word()))
+}
+
+// shellWords joins words for a shell, with quotes where one needs them.
+func shellWords(words []string) string {
+	quoted := slices.Clone(words)
+	for i, w := range quoted {
+		if i == 0 && strings.Contains(w, "=") || !plain.MatchString(strings.ReplaceAll(w, "=", "")) {
+			quoted[i] = Quote(w)
+		}
+	}
+	return strings.Join(quoted, " ")
+}
