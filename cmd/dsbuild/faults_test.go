@@ -151,7 +151,7 @@ func (f *faultFleet) venv(i int) string { return filepath.Dir(filepath.Dir(f.Nod
 func (f *faultFleet) site(i int) string {
 	return filepath.Join(f.venv(i), "lib", "python3.11", "site-packages")
 }
-func (f *faultFleet) own(i int) string { return filepath.Join(f.venv(i), ".dsbuild") }
+func (f *faultFleet) own(i int) string { return filepath.Join(f.site(i), ".dsbuild") }
 
 // first is the fleet without its other nodes.
 func (f *faultFleet) first() *faultFleet {
@@ -532,7 +532,7 @@ func moments(size int64) []moment {
 		{name: "between rename and install", is: func(own, _ string) bool { return some(filepath.Join(own, "inbox", "*.whl"), 1) }},
 		{name: "the old version is being moved aside", is: func(own, _ string) bool { return change(own) }},
 		{name: "pip installs", is: func(own, site string) bool {
-			return change(own) && some(filepath.Join(site, "deepspeed", "__init__.py"), 0) && !some(filepath.Join(own, "..", "bin", "ds_report"), 0)
+			return change(own) && some(filepath.Join(site, "deepspeed", "__init__.py"), 0) && !some(filepath.Join(site, "../../../bin/ds_report"), 0)
 		}},
 		{name: "the new version is verified", is: func(own, site string) bool {
 			return some(filepath.Join(site, "deepspeed-*.dist-info", "RECORD"), 1) && some(filepath.Join(own, "kept-*", "*", "RECORD"), 1)

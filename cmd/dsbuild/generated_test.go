@@ -156,7 +156,7 @@ func ownFiles() string {
 		"| `~/.local/state/dsbuild/jobs` | logs of the last jobs |\n" +
 		"| `~/.local/state/dsbuild/engine` | dsbuild's own engine |\n" +
 		"| container `dagger-engine-" + engine.Version + "` | the engine that Dagger starts in docker, podman or nerdctl; dsbuild does not remove it |\n\n" +
-		"On a node, in the folder `.dsbuild` of an environment:\n\n| file | what |\n|---|---|\n" +
+		"On a node, in the folder `.dsbuild` in `site-packages`:\n\n| file | what |\n|---|---|\n" +
 		"| `installed.json`, `signed/` | the wheel that dsbuild installed, and its signatures |\n" +
 		"| `previous/` | the version before it |\n" +
 		"| `bytecode.xz` | the byte code that came with the wheel |\n" +

@@ -184,7 +184,7 @@ func (f *slurmFleet) settled(t *testing.T) {
 		}
 		litter, _ := filepath.Glob(f.roots[i] + "/tmp/.*")
 		for _, env := range slurmEnvs {
-			entries, _ := os.ReadDir(f.venv(i, env) + "/.dsbuild")
+			entries, _ := os.ReadDir(f.site(i, env) + "/.dsbuild")
 			for _, e := range entries {
 				if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "wheel"}, e.Name()) {
 					litter = append(litter, env+"/"+e.Name())
@@ -406,7 +406,7 @@ func (f *slurmFleet) struck(t *testing.T, m moment, strike func(*testing.T, int)
 // ended before.
 func (f *slurmFleet) reach(m moment, ended chan error) bool {
 	for began := time.Now(); ; time.Sleep(200 * time.Microsecond) {
-		if m.is == nil && time.Since(began) > m.after || m.is != nil && m.is(f.venv(0, "train")+"/.dsbuild", f.site(0, "train")) {
+		if m.is == nil && time.Since(began) > m.after || m.is != nil && m.is(f.site(0, "train")+"/.dsbuild", f.site(0, "train")) {
 			return true
 		}
 		select {

@@ -41,7 +41,7 @@ from dsbuild_node.deploy import *
 func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t, "")
-	home := filepath.Join(e.dir, ".dsbuild")
+	home := e.own()
 	kept := filepath.Join(home, "kept-earlier", "0")
 	begin := "env = Environment()\ntry:\n    print(env.begin(Orders()))\nexcept Failed as f:\n    print('failed:', f, '| advice:', f.advice)\n"
 	for name, write := range map[string]func(path string) error{

@@ -60,9 +60,9 @@ func TestFilesOfAKilledRunGo(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
-	e.write(t, "../../../.dsbuild/run-1-gpu1/deepspeed.whl", "half a wheel")
-	e.write(t, "../../../.dsbuild/kept-1/0", "what was aside")
-	e.write(t, "../../../.dsbuild/change.json.part", "{")
+	e.write(t, ".dsbuild/run-1-gpu1/deepspeed.whl", "half a wheel")
+	e.write(t, ".dsbuild/kept-1/0", "what was aside")
+	e.write(t, ".dsbuild/change.json.part", "{")
 	opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}))
 	r := run(t, context.Background(), opt)
 	if n := r.Nodes[0]; r.Err() != nil || n.Changed || n.Step != "verify" || len(e.leftovers(t)) > 0 {

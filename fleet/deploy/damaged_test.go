@@ -29,7 +29,7 @@ func TestDeployRepairsDamagedFiles(t *testing.T) {
 	must(run(t, context.Background(), opt).Err())
 	metadata := func() string { return only(t, e.site, "deepspeed-*.dist-info") + "/METADATA" }
 	write := func(path, text string) { t.Helper(); must(os.WriteFile(path, []byte(text), 0o644)) }
-	home := func(name string) string { return filepath.Join(e.dir, ".dsbuild", name) }
+	home := e.own
 	for name, damage := range map[string]func(){
 		"no METADATA":             func() { must(os.Remove(metadata())) },
 		"empty METADATA":          func() { write(metadata(), "") },
@@ -64,7 +64,7 @@ func TestDeployRefusesDamagedFiles(t *testing.T) {
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	record := only(t, e.site, "deepspeed-*.dist-info/RECORD")
-	home := filepath.Join(e.dir, ".dsbuild")
+	home := e.own()
 	journal, change := filepath.Join(home, "journal.jsonl"), filepath.Join(home, "change.json")
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -260,10 +261,15 @@ func (e environment) mustBe(t *testing.T, want map[string]string) {
 	}
 }
 
+// own is dsbuild's own folder for the environment, or a file in it.
+func (e environment) own(name ...string) string {
+	return filepath.Join(append([]string{node.Facts{SitePackages: e.site}.Home()}, name...)...)
+}
+
 // leftovers are names in the environment's .dsbuild that no finished run leaves.
 func (e environment) leftovers(t *testing.T) []string {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(e.dir, ".dsbuild"))
+	entries, err := os.ReadDir(e.own())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}

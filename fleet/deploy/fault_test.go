@@ -101,7 +101,7 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 		}
 	}
 	for _, e := range []environment{old, bare, poor, unkept, managed} {
-		if _, err := os.Stat(filepath.Join(e.dir, ".dsbuild")); err == nil {
+		if _, err := os.Stat(e.own()); err == nil {
 			t.Errorf("%s was written to", e.dir)
 		}
 	}

@@ -33,7 +33,7 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 		return []string{"environment is on a read-only file system: " + node.QuotePath(f.SitePackages)},
 			"remount it read-write, and check for disk errors: dmesg"
 	case f.HomeOwner != "":
-		home, owner := node.QuotePath(f.Prefix+"/.dsbuild"), node.QuotePath(f.HomeOwner)
+		home, owner := node.QuotePath(f.Home()), node.QuotePath(f.HomeOwner)
 		return []string{fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
 			"set user: in the inventory to that user, or chown -R the directory to the environment's owner"
 	case !f.Writable:
@@ -123,14 +123,14 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 		node.PlainPath(f.Executable, "python"), strings.Join(names, " "))
 }
 
-// checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full
+// checkDisk returns a reason and a hint if the environment's disk, or that of dsbuild's own directory, is too full
 // for size bytes of wheels.
 func checkDisk(f node.Facts, size int64) (reason nodeerr.Message, hint string) {
 	need := neededRoom(size)
 	for _, place := range []struct {
 		dir  string
 		free int64
-	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
+	}{{f.SitePackages, f.FreeBytes}, {f.Home(), f.FreeTmpBytes}} {
 		if place.free < need {
 			dir, free := node.QuotePath(place.dir), nodeerr.Own(ui.Size(place.free))
 			return nodeerr.Messagef("not enough space in %s: %s free, %s needed", dir, free, ui.Size(need)),

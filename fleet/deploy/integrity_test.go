@@ -112,7 +112,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == "" || count.Puts.Load() != 0 {
 			t.Errorf("%s: %+v, %d files sent", name, n, count.Puts.Load())
 		}
-		if exists(filepath.Join(e.dir, ".dsbuild"))() {
+		if exists(e.own())() {
 			t.Errorf("%s: something was written", name)
 		}
 	}
@@ -247,7 +247,7 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(records[0], regexp.MustCompile(`(?m)^deepspeed/version.py,.*$`).ReplaceAll(data, []byte("deepspeed/version.py,,")), 0o644)
 			}
-			if err = errors.Join(err, os.RemoveAll(filepath.Join(e.dir, ".dsbuild"))); err != nil {
+			if err = errors.Join(err, os.RemoveAll(e.own())); err != nil {
 				t.Fatal(err)
 			}
 		}, "deepspeed/version.py is code that is not in RECORD"},

@@ -75,7 +75,7 @@ func TestAnotherDeployOnANodeThatIsUpToDate(t *testing.T) {
 	if r := run(t, context.Background(), opt); r.Err() != nil {
 		t.Fatal(r.Err())
 	}
-	home := filepath.Join(e.dir, ".dsbuild")
+	home := e.own()
 	if err := os.Mkdir(filepath.Join(home, "run-other"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestSilenceInTheMiddle(t *testing.T) {
 				t.Errorf("%+v", n)
 			}
 			// The server ends its programs when the client has given up.
-			waitFor(t, "the node puts itself right", func() bool { return !exists(filepath.Join(e.dir, ".dsbuild", "change.json"))() })
+			waitFor(t, "the node puts itself right", func() bool { return !exists(e.own("change.json"))() })
 			e.mustBe(t, was)
 		})
 	}

@@ -53,7 +53,7 @@ func TestModesAreThoseOfTheEnvironment(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		home, err := os.Stat(filepath.Join(e.dir, ".dsbuild"))
+		home, err := os.Stat(e.own())
 		if err != nil || home.Mode().Perm() != c.folder {
 			t.Errorf("umask %s, site-packages %v: .dsbuild is %v (%v), want %v", c.umask, c.site, home.Mode(), err, c.folder)
 		}

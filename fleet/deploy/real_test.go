@@ -73,7 +73,7 @@ func TestRealDeploy(t *testing.T) {
 	if code(r.Err()) != 3 {
 		t.Errorf("error %v", r.Err())
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(up.Nodes[2].Python)), ".dsbuild")); err == nil {
+	if found, err := filepath.Glob(filepath.Join(filepath.Dir(up.Nodes[2].Python), "../lib/*/site-packages/.dsbuild")); err != nil || len(found) > 0 {
 		t.Error("the refused node was written to")
 	}
 

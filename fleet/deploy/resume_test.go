@@ -72,8 +72,8 @@ func TestWhatHasArrivedIsNotSentAgain(t *testing.T) {
 	}
 	<-done
 	remove()
-	whole := filepath.Join(e.dir, ".dsbuild", "inbox", filepath.Base(wheels[0].Path))
-	waitFor(t, "the node puts itself back", func() bool { return !exists(filepath.Join(e.dir, ".dsbuild", "change.json"))() })
+	whole := e.own("inbox", filepath.Base(wheels[0].Path))
+	waitFor(t, "the node puts itself back", func() bool { return !exists(e.own("change.json"))() })
 	if !exists(whole)() {
 		t.Fatalf("%s is gone; left: %q", whole, e.leftovers(t))
 	}
@@ -100,7 +100,7 @@ func TestTheInboxIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	e := newEnvironment(t, "2.15.0")
-	inbox := filepath.Join(e.dir, ".dsbuild", "inbox")
+	inbox := e.own("inbox")
 	if err := os.MkdirAll(filepath.Join(inbox, "folder.part"), 0o777); err != nil {
 		t.Fatal(err)
 	}

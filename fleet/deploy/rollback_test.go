@@ -152,7 +152,7 @@ func TestRollbackRefusesWhatWasChangedWhileKept(t *testing.T) {
 		t.Fatal(r.Err())
 	}
 	was := e.snapshot(t)
-	kept := only(t, e.dir, ".dsbuild/previous/*/ops/cpu_adam_loaded.py")
+	kept := only(t, e.own(), "previous/*/ops/cpu_adam_loaded.py")
 	if err := os.WriteFile(kept, []byte("evil = 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -117,7 +116,7 @@ func TestSerialChangesOneGroupAfterTheOther(t *testing.T) {
 	t.Parallel()
 	all, opt := several(t, 3)
 	done := func(e environment) bool {
-		_, err := os.Stat(filepath.Join(e.dir, ".dsbuild", "journal.jsonl"))
+		_, err := os.Stat(e.own("journal.jsonl"))
 		return err == nil
 	}
 	var mu sync.Mutex

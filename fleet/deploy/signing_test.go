@@ -196,7 +196,7 @@ func TestFilesExchangedDuringTheInstallation(t *testing.T) {
 	e := newEnvironment(t, "2.15.0").withPip(t, realPip)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
-	inbox := filepath.Join(e.dir, ".dsbuild", "inbox", filepath.Base(w.file))
+	inbox := e.own("inbox", filepath.Base(w.file))
 	was := e.snapshot(t)
 	for name, c := range map[string]struct{ code, want string }{
 		"a wheel with a module more": {"import shutil; shutil.copyfile('" + evil + "', '" + inbox + "')", "evil.py is not in the accepted wheel"},
@@ -287,7 +287,7 @@ func (r replaced) refuses(t *testing.T, k signingtest.Keys, name, policy, want s
 // find returns the path of a kept file.
 func (r replaced) find(t *testing.T, is func(path string, text []byte) bool) (found string) {
 	t.Helper()
-	err := filepath.WalkDir(filepath.Join(r.dir, ".dsbuild", "previous"), func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(r.own("previous"), func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -309,7 +309,7 @@ func TestRollbackJudgesTheKeptFiles(t *testing.T) {
 	r := replacedVersion(t, k, func(environment) {})
 	r.refuses(t, k, "the key was revoked since", "signers: [{name: b, key: $b}]\nrevoked: ['@a']", "is revoked")
 	r.refuses(t, k, "the version is too old now", trustBoth+"\nminimum: 0.19.8", "older than 0.19.8")
-	stored := filepath.Join(r.dir, ".dsbuild", "signed", r.old.loaded[0].Manifest.SHA256+".json")
+	stored := r.own("signed", r.old.loaded[0].Manifest.SHA256+".json")
 	module := r.find(t, func(path string, _ []byte) bool { return filepath.Base(path) == "version.py" })
 	script := r.find(t, func(_ string, text []byte) bool {
 		return bytes.HasPrefix(text, []byte("#!")) && bytes.Contains(text, []byte("print('report')"))

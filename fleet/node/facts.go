@@ -3,6 +3,7 @@
 package node
 
 import (
+	"path"
 	"regexp"
 	"strings"
 )
@@ -41,12 +42,12 @@ type Facts struct {
 	DeepSpeed  *Installed `json:"deepspeed"`            // nil: none
 	Previous   *Previous  `json:"previous"`             // the version that a rollback restores; nil: nothing is kept
 	Unfinished bool       `json:"unfinished"`           // a change of the environment was cut off and waits for repair
-	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Prefix/.dsbuild, if dsbuild may not write there
+	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Home, if dsbuild may not write there
 	ReadOnly   bool       `json:"read_only"`            // site-packages is on a file system mounted read-only
 	// NoRecord lists forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info
 	// without RECORD.
 	NoRecord  []string          `json:"no_record,omitempty"`
-	Leftovers bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
+	Leftovers bool              `json:"leftovers"`       // files of a run that was cut off lie in Home
 	Dists     map[string]string `json:"dists,omitempty"` // distributions by normalised name
 	// Taken has the commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, ""
 	// for none.
@@ -54,7 +55,7 @@ type Facts struct {
 	// ExtraWheels has the sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name.
 	ExtraWheels  map[string]string `json:"extra_wheels,omitempty"`
 	FreeBytes    int64             `json:"free_bytes"`     // file system of site-packages
-	FreeTmpBytes int64             `json:"free_tmp_bytes"` // where dsbuild keeps temporary files: in Prefix
+	FreeTmpBytes int64             `json:"free_tmp_bytes"` // where dsbuild keeps temporary files: Home
 	Missing      []string          `json:"missing,omitempty"`
 }
 
@@ -99,6 +100,10 @@ type Build struct {
 	NCCL        string `json:"nccl"`        // X.Y
 	Accelerator string `json:"accelerator"` // cuda, cpu …
 }
+
+// Home returns dsbuild's own directory for the environment: the notes belong to one site-packages, because several
+// Pythons may have one prefix.
+func (f Facts) Home() string { return path.Join(f.SitePackages, ".dsbuild") }
 
 // MissingPython returns the part of Python that a node lacks, "" if it lacks none.
 func (f Facts) MissingPython() string {

@@ -273,7 +273,7 @@ func TestProbeComparesFilesOnlyWhenAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(filepath.Dir(filepath.Dir(python)), ".dsbuild", "installed.json"), string(noted)+"\n")
+	write(t, filepath.Join(site, ".dsbuild", "installed.json"), string(noted)+"\n")
 	ask := func(files bool, of ...string) *node.Installed {
 		return probe(t, local{}, node.ProbeOptions{Python: python, Files: files, Of: of}).DeepSpeed
 	}

@@ -148,6 +148,6 @@ func furnished(tb testing.TB) string {
 	put("deepspeed/git_version_info_installed.py", "installed_ops={'cpu_adam': 1}\naccelerator_name='cuda'\ntorch_info={'version': '2.15', 'cuda_version': '13.2', 'nccl_version': '2.30'}\n")
 	put("deepspeed-0.19.8.dist-info/METADATA", "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.19.8\n")
 	put("deepspeed-0.19.8.dist-info/RECORD", record)
-	put("../../../.dsbuild/installed.json", `{"record": "other", "sha256": "0", "extra_wheels": []}`)
+	put(".dsbuild/installed.json", `{"record": "other", "sha256": "0", "extra_wheels": []}`)
 	return filepath.Join(dir, "bin", "python")
 }

@@ -75,7 +75,7 @@ func TestProbeReadsTorchAndDistsWithoutImporting(t *testing.T) {
 	if !slices.Equal(missing, []string{"pip", "cxx11abi", "nccl"}) {
 		t.Errorf("missing: %q", f.Missing)
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(python)), ".dsbuild")); err == nil {
+	if _, err := os.Stat(f.Home()); err == nil {
 		t.Error("the probe wrote into the environment")
 	}
 }

@@ -258,7 +258,7 @@ func TestHiddenProcessesAreTold(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	python, site := venvOf(t, "/usr/bin/python3")
-	home := filepath.Join(filepath.Dir(filepath.Dir(python)), ".dsbuild")
+	home := filepath.Join(site, ".dsbuild")
 	if err := os.Mkdir(home, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -197,7 +197,7 @@ func TestShipFailedBuild(t *testing.T) {
 	if g := r.Groups[1]; g.State != string(ship.Failed) || !strings.Contains(g.Error, "and much more") {
 		t.Errorf("%+v", g)
 	}
-	if _, err := os.Stat(filepath.Join(f.Nodes[1].Dir, "venv", ".dsbuild")); err == nil {
+	if found, err := filepath.Glob(filepath.Join(f.Nodes[1].Dir, "venv/lib/*/site-packages/.dsbuild")); err != nil || len(found) > 0 {
 		t.Error("the node without a wheel was written to")
 	}
 

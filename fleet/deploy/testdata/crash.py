@@ -234,7 +234,8 @@ def state():
     """Every file of the environment that is not dsbuild's."""
     found = {}
     for top in (SITE, BIN):
-        for folder, _, names in os.walk(top):
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if name != ".dsbuild"]
             for path in (os.path.join(folder, name) for name in names):
                 found[path] = content(path) if not os.path.islink(path) else os.readlink(path)
     return found
@@ -246,17 +247,14 @@ def save(name):
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(os.path.join(SITE), os.path.join(target, "site"), symlinks=True)
     shutil.copytree(BIN, os.path.join(target, "bin"), symlinks=True)
-    if os.path.exists(HOME):
-        shutil.copytree(HOME, os.path.join(target, "home"), symlinks=True)
 
 
 def load(name):
     """Makes the environment what it was."""
     source = os.path.join(WORK, name)
-    for path, kept in ((SITE, "site"), (BIN, "bin"), (HOME, "home")):
+    for path, kept in ((SITE, "site"), (BIN, "bin")):
         shutil.rmtree(path, ignore_errors=True)
-        if os.path.exists(os.path.join(source, kept)):
-            shutil.copytree(os.path.join(source, kept), path, symlinks=True)
+        shutil.copytree(os.path.join(source, kept), path, symlinks=True)
 
 
 def journal():
@@ -355,7 +353,7 @@ def stories():
             raise SystemExit("%s %s" % (status, answers))
         save(name)
     load("second")
-    noted = json.load(real_open(os.path.join(WORK, "first", "home", "installed.json")))
+    noted = json.load(real_open(os.path.join(WORK, "first", "site", ".dsbuild", "installed.json")))
     return [
         Story("a first install", "empty", install("0.1"), reverts=True),
         Story("an install over another", "second", install("0.3"), reverts=True),

@@ -3,8 +3,8 @@ that of its module."""
 import hashlib
 import json
 import os
-import sys
 
+from dsbuild_node.distributions import home
 from dsbuild_node.files import content
 
 MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
@@ -45,8 +45,7 @@ def differing(site, found, brought):
     the module."""
     import warnings
 
-    kept = os.path.join(sys.prefix, ".dsbuild", "bytecode.xz")
-    known = unpack_byte_code(kept, brought.get("sha256")) if brought else {}
+    known = unpack_byte_code(os.path.join(home(), "bytecode.xz"), brought.get("sha256")) if brought else {}
     wrong = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

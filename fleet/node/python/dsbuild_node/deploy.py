@@ -28,16 +28,17 @@ from dsbuild_node.changes import (
     start_sync, sweep)
 from dsbuild_node.check import check
 from dsbuild_node.distributions import (
-    dist_info, installed, metadata_version, named_infos, normal, noted_extra_wheels, previous, record_sha256, sites)
+    dist_info, home, installed, metadata_version, named_infos, normal, noted_extra_wheels, previous, record_sha256,
+    scripts_folder, sites)
 from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import content, load_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.record import (
-    HASHES, compared, file_digest, owners, record_of, record_rows, scripts_folder, unknown_code, walk, written,
+    HASHES, compared, file_digest, owners, record_of, record_rows, unknown_code, walk, written,
     wrong_byte_code)
 
-HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
+HOME = home()
 CHANGE = os.path.join(HOME, "change.json")
 INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
@@ -92,13 +93,10 @@ def move(source, target):
 
 
 def inside(path):
-    """path, which must lie in this environment."""
-    base = os.path.realpath(sys.prefix)
+    """path, which must lie in this environment, and not among dsbuild's own files."""
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    if not real.startswith(base + os.sep) or real.startswith(HOME + os.sep):
-        for place in sites():
-            if real.startswith(place + os.sep):
-                return real
+    own = (real + os.sep).startswith((HOME + os.sep, os.path.realpath(HOME) + os.sep))
+    if own or not real.startswith(tuple(base + os.sep for base in sites() + [os.path.realpath(sys.prefix)])):
         raise Failed("package file %s is outside the environment" % path)
     return real
 
@@ -439,7 +437,7 @@ class Environment(Workplace):
         open_as_environment()
         self.take_lock(orders)
         repaired = self.repair()
-        found = {"now": compared([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": self.last_run()}
+        found = {"now": compared([f["sha256"] for f in REQUEST["files"]]), "previous": previous(), "repaired": repaired, "run": self.last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[])
         for name in os.listdir(HOME):  # nobody else works here while the lock is held

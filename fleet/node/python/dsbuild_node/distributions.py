@@ -22,6 +22,21 @@ def sites():
     return paths[:1] if paths[0] == paths[1] else paths
 
 
+def scripts_folder():
+    """The folder in which pip puts commands."""
+    if sites()[0] == os.path.realpath(os.path.join(sys.prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")):
+        return os.path.realpath(os.path.join(sys.prefix, "bin"))
+    import sysconfig
+
+    return os.path.realpath(sysconfig.get_path("scripts"))
+
+
+def home():
+    """The folder of dsbuild's own files for this environment: the notes belong to one site-packages, because
+    several Pythons may have one prefix."""
+    return os.path.join(sites()[0], ".dsbuild")
+
+
 def dist_infos(places):
     """The dist-info (or egg-info) entries of DeepSpeed in the places; one, if all is well."""
     found = []
@@ -103,7 +118,7 @@ def record_sha256(info):
 
 def own_note(record):
     """dsbuild's note on the DeepSpeed that has this RECORD; None if something else installed it."""
-    noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
+    noted = load_json(os.path.join(home(), "installed.json"))
     return noted if noted and record and noted.get("record") == record else None
 
 
@@ -125,9 +140,9 @@ def installed():
             "path": os.path.join(os.path.dirname(info), "deepspeed"), "record": record, "intact": False}
 
 
-def previous(home):
+def previous():
     """The DeepSpeed before the last deploy, None if dsbuild keeps none."""
-    last = load_json(os.path.join(home, "previous", "change.json"))
+    last = load_json(os.path.join(home(), "previous", "change.json"))
     if last is None:
         return None
     was = last.get("before")

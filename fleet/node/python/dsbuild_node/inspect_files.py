@@ -2,9 +2,9 @@
 digests of the files; the control node judges them. Writes nothing."""
 import hashlib
 import os
-import sys
 
-from dsbuild_node.distributions import dist_infos, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites
+from dsbuild_node.distributions import (
+    dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites)
 from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.files import load_json, text
 from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
@@ -128,7 +128,7 @@ def counted(paths):
 
 def noted_by_dsbuild(record):
     """dsbuild's note on its installation, and whether RECORD is still the one in the note."""
-    noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
+    noted = load_json(os.path.join(home(), "installed.json"))
     if noted is None:
         return {}
     kept = {key: str(noted.get(key, "")) for key in ("wheel", "sha256", "version")}

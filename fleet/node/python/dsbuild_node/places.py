@@ -107,6 +107,8 @@ class Whole:
         self.own = {}  # the content of those files that belong to no package, such as pyvenv.cfg
         for path, is_link in walk(folder):
             name = path[len(self.site) + 1:]
+            if path.startswith(self.site + "/.dsbuild/"):  # the notes of a deploy into this environment
+                continue
             if not path.startswith(self.site + os.sep):
                 if os.path.relpath(path, self.site) not in self.listed and path != os.path.join(folder, NOTE):
                     self.own[path[len(folder) + 1:]] = told_file(path, is_link)

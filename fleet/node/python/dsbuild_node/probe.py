@@ -4,7 +4,8 @@ everything else about GPUs."""
 import os
 import sys
 
-from dsbuild_node.distributions import installed, metadata_of, named_infos, normal, noted_extra_wheels, previous, record_sha256, sites
+from dsbuild_node.distributions import (
+    home, installed, metadata_of, named_infos, normal, noted_extra_wheels, previous, record_sha256, scripts_folder, sites)
 from dsbuild_node.controller import REQUEST, emit, module
 from dsbuild_node.files import NETWORK, content, load_json, text
 from dsbuild_node.in_use import users
@@ -203,7 +204,7 @@ def zipped(place, found):
 def extra_wheels():
     """The sha256, by name, of the wheels that dsbuild installed with DeepSpeed, those
     that nobody has replaced since."""
-    wheels = noted_extra_wheels(load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json")))
+    wheels = noted_extra_wheels(load_json(os.path.join(home(), "installed.json")))
     names = [w["name"] for w in wheels]
     now = {name: record_sha256(info) for name, info in named_infos() if name in names} if names else {}
     return {w["name"]: w["sha256"] for w in wheels if w["record"] and now.get(w["name"]) == w["record"]}
@@ -292,21 +293,22 @@ def probe(installed, taken):
     except (ValueError, OSError):
         libc = ""
     pip = pip_text(places)
-    home, torch, dists = os.path.join(sys.prefix, ".dsbuild"), torch_home(), distributions()
-    own = os.listdir(home) if os.path.isdir(home) and os.access(home, os.R_OK | os.X_OK) else []
+    kept, torch, dists = home(), torch_home(), distributions()
+    own = os.listdir(kept) if os.path.isdir(kept) and os.access(kept, os.R_OK | os.X_OK) else []
+    scripts = scripts_folder()
     deepspeed, infos = installed(), [info for name, info in named_infos() if name == "deepspeed"]
     folders = [folder for folder in (os.path.join(place, "deepspeed") for place in places) if os.path.isdir(folder)]
     facts.update({
         "site_packages": places[0], "site_id": site_id(places[0]),
         "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
-        "writable": all(os.access(p, os.W_OK) for p in places + infos + folders) and os.access(home if os.path.isdir(home) else sys.prefix, os.W_OK),
+        "writable": all(os.access(p, os.W_OK) for p in places + infos + folders + [p for p in (scripts, kept) if os.path.isdir(p)]),
         "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
-        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "extra_wheels": extra_wheels(), "taken": taken(),
+        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(), "extra_wheels": extra_wheels(), "taken": taken(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
-        "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
-        "read_only": read_only(places[0]), "home_owner": owner_of(home) if os.path.isdir(home) and not os.access(home, os.W_OK) else "",
+        "free_bytes": free(places[0]), "free_tmp_bytes": free(kept), "unfinished": "change.json" in own,
+        "read_only": read_only(places[0]), "home_owner": owner_of(kept) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
         "no_record": [info for info in infos if b"," not in content(os.path.join(info, "RECORD"), 1 << 26)],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })

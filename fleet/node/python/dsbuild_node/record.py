@@ -4,7 +4,8 @@ import hashlib
 import os
 import sys
 
-from dsbuild_node.distributions import dist_info, dist_infos, installed, named_infos, own_note, record_sha256, sites
+from dsbuild_node.distributions import (
+    dist_info, dist_infos, installed, named_infos, own_note, record_sha256, scripts_folder, sites)
 from dsbuild_node.files import content, load_json, text
 
 HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
@@ -159,15 +160,6 @@ def owners(paths, but):
                     if path in wanted:
                         found[path] = owner
     return found
-
-
-def scripts_folder():
-    """The folder in which pip puts commands."""
-    if sites()[0] == os.path.realpath(os.path.join(sys.prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")):
-        return os.path.realpath(os.path.join(sys.prefix, "bin"))
-    import sysconfig
-
-    return os.path.realpath(sysconfig.get_path("scripts"))
 
 
 def taken(commands):
