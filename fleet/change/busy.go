@@ -44,6 +44,9 @@ func ParseInUse(s string) (InUse, error) {
 const InUseHint = "wait for these processes to exit, or pass --in-use wait=30m; " +
 	"--in-use ignore proceeds anyway"
 
+// CannotTell is said of an environment whose processes cannot be found.
+const CannotTell = "cannot determine whether the environment is in use"
+
 // InUseError reports that an environment was left unchanged because processes use it.
 type InUseError struct{ What nodeerr.Message }
 
@@ -179,14 +182,13 @@ func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
 func (r *Run) jobsNow(ctx context.Context, n *fleet.Node, sharing []*fleet.Node) (nodeerr.Message, error) {
 	nodes := append([]*fleet.Node{n}, sharing...)
 	results := fanout.Run(ctx, nodes, fanout.Options{Forks: r.Fleet.Forks()}, r.jobsOf)
-	const unknown = "cannot determine whether the environment is in use"
 	for i, on := range nodes {
 		what, err := DescribeProcesses(results[i].Value), results[i].Err
 		switch {
 		case err != nil && on != n:
-			return nodeerr.Message{}, nodeerr.Errorf(unknown+" on %s, which shares it: %w", nodeerr.Own(on.Host.Name), err)
+			return nodeerr.Message{}, nodeerr.Errorf(CannotTell+" on %s, which shares it: %w", nodeerr.Own(on.Host.Name), err)
 		case err != nil:
-			return nodeerr.Message{}, fmt.Errorf(unknown+": %w", err)
+			return nodeerr.Message{}, fmt.Errorf(CannotTell+": %w", err)
 		case what.Text == "":
 		case on != n:
 			return sharedUse(on.Host.Name, what), nil

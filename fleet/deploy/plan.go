@@ -331,7 +331,7 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy change.InUse) {
 		users[i] = node.Processes{InUse: f.InUse, More: f.InUseMore}
 		at := slices.IndexFunc(f.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
 		if at >= 0 && (n.Action == change.Install || n.Action == change.Rollback || n.Action == change.Shared) {
-			n.Notes = append(n.Notes, "cannot determine whether the environment is in use: "+f.Missing[at])
+			n.Notes = append(n.Notes, change.CannotTell+": "+f.Missing[at])
 		}
 	}
 	p.Decisions.ApplyInUse(users, policy)

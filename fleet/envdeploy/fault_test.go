@@ -554,7 +554,7 @@ func TestOldEnvironmentInUseStays(t *testing.T) {
 		}
 		if job == nil {
 			first = current(t, s)
-			job = exec.Command(filepath.Join(first, "bin/python"), "-c", "import time; time.sleep(600)")
+			job = exec.Command(filepath.Join(place(s), "current/bin/python"), "-c", "import time; time.sleep(600)")
 			if err := job.Start(); err != nil {
 				t.Fatal(err)
 			}

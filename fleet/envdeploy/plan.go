@@ -244,6 +244,9 @@ func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
 	for i, n := range nodes {
 		plan := &p.Nodes[i]
 		other := users[n.folder()]
+		if unknown := n.Processes.MissingFact(); unknown != "" && (plan.Action == change.Install || plan.Action == change.Rollback) {
+			plan.Notes = append(plan.Notes, change.CannotTell+": "+unknown)
+		}
 		switch what := change.DescribeProcesses(n.Processes); {
 		case plan.Action != change.Install && plan.Action != change.Rollback:
 			continue

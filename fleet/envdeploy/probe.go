@@ -141,9 +141,9 @@ func (n *nodeState) probe(ctx context.Context) error {
 	n.processes, err = node.FindProcesses(ctx, n.Runner, got.Current.Python)
 	switch {
 	case err != nil && n.run.opt.InUse.Ignore:
-		n.Warn("cannot determine whether the environment is in use; changing it anyway: %v", err)
+		n.Warn(change.CannotTell+"; changing it anyway: %v", err)
 	case err != nil:
-		err = fmt.Errorf("cannot determine whether the environment is in use: %w", err)
+		err = fmt.Errorf(change.CannotTell+": %w", err)
 		return fault.WithHint(err, "pass --in-use ignore if its Python no longer exists: no new job can use it")
 	}
 	return nil

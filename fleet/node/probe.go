@@ -60,8 +60,7 @@ type pythonFacts struct {
 	SMI     []string `json:"smi"` // lines of nvidia-smi
 	Machine string   `json:"machine"`
 	Flags   string   `json:"flags"`
-	Unseen  int      `json:"in_use_unseen"` // Python processes of other users that the probe cannot inspect
-	Hidden  bool     `json:"in_use_hidden"` // the node hides all processes of other users (hidepid)
+	NotInspected
 }
 
 // FollowUp is a program that a probe's Python runs after it has sent the facts: a second Python
@@ -240,9 +239,9 @@ func (a *answer) checkBounds() error {
 // assembleFacts combines the findings of the shell and of Python.
 func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	var f Facts
-	machine, flags, unseen := a.machine, a.flags, 0
+	machine, flags := a.machine, a.flags
 	if p := a.python; p != nil {
-		f, machine, flags, unseen = p.Facts, p.Machine, p.Flags, p.Unseen
+		f, machine, flags = p.Facts, p.Machine, p.Flags
 		p.fillFacts(&f)
 		// Leave nothing but versions in those of the facts that hints repeat.
 		for _, version := range []*string{
@@ -272,12 +271,8 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	if a.hung {
 		f.Missing = append(f.Missing, "compute capability (nvidia-smi does not respond)")
 	}
-	if a.python != nil && a.python.Hidden {
-		f.Missing = append(f.Missing, "in_use (processes of other users are hidden: hidepid)")
-	}
-	if unseen > 0 {
-		f.Missing = append(f.Missing,
-			fmt.Sprintf("in_use (no permission to inspect %d Python processes of other users)", unseen))
+	if a.python != nil && a.python.MissingFact() != "" {
+		f.Missing = append(f.Missing, a.python.MissingFact())
 	}
 	return &f
 }

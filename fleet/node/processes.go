@@ -4,16 +4,36 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
 // Processes are the processes that use an environment at one time.
 type Processes struct {
-	InUse  []Process `json:"in_use"` // the first of them
-	More   int       `json:"in_use_more"`
-	Unseen int       `json:"in_use_unseen"` // Python processes of others that cannot be looked into
-	Hidden bool      `json:"in_use_hidden"` // the node hides the processes of others
+	InUse []Process `json:"in_use"` // the first of them
+	More  int       `json:"in_use_more"`
+	NotInspected
+}
+
+// NotInspected is what could not be found out about the processes of a node.
+type NotInspected struct {
+	Unseen  int  `json:"in_use_unseen"`  // Python processes of other users that cannot be inspected
+	Hidden  bool `json:"in_use_hidden"`  // the node hides all processes of other users (hidepid)
+	Unknown bool `json:"in_use_unknown"` // no process can be inspected
+}
+
+// MissingFact returns the entry of Facts.Missing, "" if every process was inspected.
+func (n NotInspected) MissingFact() string {
+	switch {
+	case n.Unknown:
+		return "in_use (no /proc)"
+	case n.Hidden:
+		return "in_use (processes of other users are hidden: hidepid)"
+	case n.Unseen > 0:
+		return fmt.Sprintf("in_use (no permission to inspect %d Python processes of other users)", n.Unseen)
+	}
+	return ""
 }
 
 var processesProgram = NewProgram("find_processes")

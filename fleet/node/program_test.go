@@ -100,6 +100,35 @@ func TestOrdersAreKnown(t *testing.T) {
 	}
 }
 
+// Modules import each other in one direction, also where a function imports one when it needs it.
+func TestModulesHaveNoCircle(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("python/dsbuild_node/*.py")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	imports, line := map[string][]string{}, regexp.MustCompile(`(?m)^\s*from dsbuild_node\.(\w+) import|^\s*import dsbuild_node\.(\w+)`)
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".py")
+		for _, m := range line.FindAllStringSubmatch(read(t, file), -1) {
+			imports[name] = append(imports[name], m[1]+m[2])
+		}
+	}
+	var follow func(path []string)
+	follow = func(path []string) {
+		for _, next := range imports[path[len(path)-1]] {
+			if slices.Contains(path, next) {
+				t.Errorf("a circle of imports: %s", strings.Join(append(path, next), " -> "))
+			} else {
+				follow(append(slices.Clone(path), next))
+			}
+		}
+	}
+	for name := range imports {
+		follow([]string{name})
+	}
+}
+
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -161,6 +161,158 @@ func TestProcessesOfOthersAreFoundAsFarAsTheyShow(t *testing.T) {
 	}
 }
 
+// holding is a job of a Python that is told by how it holds a path: it has mapped, opened or entered it.
+func holding(how, path string, argv ...string) job {
+	code := map[string]string{
+		"mapped":  "import ctypes\nctypes.CDLL(sys.argv[1])\n",
+		"deleted": "import ctypes, os\nctypes.CDLL(sys.argv[1])\nos.unlink(sys.argv[1])\n",
+		"opened":  "f = open(sys.argv[1], 'rb')\n",
+		"entered": "import os\nos.chdir(sys.argv[1])\n",
+		"":        "",
+	}[how]
+	return job{argv: append(slices.Clone(argv), "-c", "import sys\n"+code+sleeper, path)}
+}
+
+// library puts a small shared library at a path.
+func library(t *testing.T, path string) string {
+	t.Helper()
+	found, _ := filepath.Glob("/usr/lib/*/libm.so.6")
+	if len(found) == 0 {
+		t.Fatal("no libm to copy")
+	}
+	write(t, path, string(text(t, found[0])))
+	return path
+}
+
+func text(t *testing.T, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// usersOf are the processes that use the environment of a Python.
+func usersOf(t *testing.T, python string) (pids []int) {
+	t.Helper()
+	got, err := node.FindProcesses(t.Context(), local{}, python)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range got.InUse {
+		pids = append(pids, p.PID)
+	}
+	return pids
+}
+
+// A process uses an environment if it has mapped or opened its files, whatever it is called and whichever Python it runs.
+func TestWhatProcessesHoldDecides(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	python, site := venvOf(t, "/usr/bin/python3")
+	folder := filepath.Dir(filepath.Dir(python))
+	other, otherSite := venvOf(t, "/usr/bin/python3")
+	so := library(t, filepath.Join(site, "torch", "lib", "libtorch.so"))
+	write(t, filepath.Join(site, "torch", "data.json"), "{}")
+	renamed := filepath.Join(t.TempDir(), "engine") // as a program with a Python inside
+	if err := os.WriteFile(renamed, text(t, "/usr/bin/python3"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	trainer := filepath.Join(folder, "bin", "trainer")
+	if err := os.Symlink("/usr/bin/python3", trainer); err != nil {
+		t.Fatal(err)
+	}
+	inside := filepath.Join(t.TempDir(), "packages")
+	if err := os.Mkdir(inside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := []string{"unshare", "-m", "sh", "-c", `mount --bind "$1" "$2" && shift 2 && exec "$@"`, "sh", site, inside, other}
+	titled := []string{"bash", "-c", `exec -a "ranks: epoch 3" "$@"`, "bash", other}
+	nameless := []string{"bash", "-c", `exec -a "" "$@"`, "bash", other}
+	withHome := holding("mapped", so, renamed)
+	withHome.env = []string{"PYTHONHOME=/usr"}
+	users := map[string]job{
+		"a library by another Python":       holding("mapped", so, other),
+		"a library that is gone":            holding("deleted", library(t, filepath.Join(site, "torch", "old.so")), other),
+		"a file":                            holding("opened", filepath.Join(site, "torch", "data.json"), other),
+		"its folder":                        holding("entered", filepath.Join(site, "torch"), other),
+		"a renamed interpreter":             holding("", "", trainer),
+		"a program with a Python inside":    withHome,
+		"a title":                           holding("mapped", so, titled...),
+		"no name":                           holding("mapped", so, nameless...),
+		"its folder under another name":     holding("mapped", filepath.Join(inside, "torch", "lib", "libtorch.so"), elsewhere...),
+		"a program that is no Python":       {argv: []string{"/bin/sh", "-c", "echo runs; exec sleep 300"}, env: []string{"LD_PRELOAD=" + so}},
+		"by a path that is not its own one": holding("mapped", so, "/usr/bin/python3"),
+	}
+	pids := map[int]string{}
+	for name, j := range users {
+		pids[start(t, j)] = name
+	}
+	// These hold files of another environment, or of none.
+	start(t, holding("mapped", library(t, filepath.Join(otherSite, "torch", "lib", "libtorch.so")), other))
+	start(t, holding("opened", filepath.Join(folder, "pyvenv.cfg"), other))
+	start(t, holding("mapped", library(t, filepath.Join(t.TempDir(), "site-packages", "libtorch.so")), renamed))
+	for _, pid := range usersOf(t, python) {
+		if pids[pid] == "" {
+			t.Errorf("pid %d is counted, and holds nothing of the environment", pid)
+		}
+		delete(pids, pid)
+	}
+	if len(pids) > 0 {
+		t.Errorf("not counted: %v", pids)
+	}
+}
+
+// An environment that was moved is used by the jobs that began before.
+func TestMovedEnvironmentIsUsed(t *testing.T) {
+	t.Parallel()
+	python, site := venvOf(t, "/usr/bin/python3")
+	folder := filepath.Dir(filepath.Dir(python))
+	moved := folder + "-moved"
+	mapped, unmapped := start(t, holding("mapped", library(t, filepath.Join(site, "lib.so")), python)), start(t, holding("", "", python))
+	if err := os.Rename(folder, moved); err != nil {
+		t.Fatal(err)
+	}
+	if got := usersOf(t, filepath.Join(moved, "bin", "python")); !slices.Equal(got, []int{min(mapped, unmapped), max(mapped, unmapped)}) {
+		t.Errorf("in use by %v, want %d and %d", got, mapped, unmapped)
+	}
+}
+
+// A link such as current leads to another environment after a switch. A job that was started through it uses the
+// environment whose files it has mapped, and may use any of them if it has mapped none.
+func TestLinkIsSwitchedUnderAJob(t *testing.T) {
+	t.Parallel()
+	old, oldSite := venvOf(t, "/usr/bin/python3")
+	place := filepath.Dir(filepath.Dir(filepath.Dir(old)))
+	fresh := filepath.Join(place, "fresh", "bin", "python")
+	if out, err := exec.Command("/usr/bin/python3", "-m", "venv", "--without-pip", filepath.Join(place, "fresh")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	current := filepath.Join(place, "current")
+	point := func(to string) {
+		os.Remove(current)
+		if err := os.Symlink(to, current); err != nil {
+			t.Fatal(err)
+		}
+	}
+	point("venv")
+	through := filepath.Join(current, "bin", "python")
+	mapped := start(t, holding("mapped", library(t, filepath.Join(oldSite, "lib.so")), through))
+	unmapped := start(t, holding("", "", through))
+	point("fresh")
+	direct := start(t, holding("", "", fresh))
+	byCwd := holding("", "", "bin/python")
+	byCwd.dir = filepath.Join(place, "fresh")
+	direct2 := start(t, byCwd)
+	for python, want := range map[string][]int{old: {mapped, unmapped}, fresh: {unmapped, direct, direct2}} {
+		slices.Sort(want)
+		if got := usersOf(t, python); !slices.Equal(got, want) {
+			t.Errorf("%s: in use by %v, want %v (mapped %d, unmapped %d)", python, got, want, mapped, unmapped)
+		}
+	}
+}
+
 // titled is a job that gave itself a title, by which it hides what it was called
 // by, as setproctitle does: only what it has mapped tells.
 func titled(python, site, title string) job {
@@ -268,13 +420,20 @@ func TestHiddenProcessesAreTold(t *testing.T) {
 		}
 	}
 	nobody := "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\""
-	for mount, want := range map[string]bool{"": false, "mount -t proc -o hidepid=2 proc /proc && ": true} {
+	for mount, want := range map[string]string{
+		"": "",
+		"mount -t proc -o hidepid=2 proc /proc && ": "in_use (processes of other users are hidden: hidepid)",
+		"mount -t tmpfs none /proc && ":             "in_use (no /proc)",
+	} {
 		f := probe(t, local{within: []string{"unshare", "-m", "sh", "-c", mount + nobody, "sh"}}, node.ProbeOptions{Python: python})
-		hides := func(m string) bool {
-			return strings.HasPrefix(m, "in_use (processes of other users are hidden")
+		got := ""
+		for _, m := range f.Missing {
+			if strings.HasPrefix(m, "in_use (") && !strings.HasPrefix(m, "in_use (no permission") {
+				got = m
+			}
 		}
-		if slices.ContainsFunc(f.Missing, hides) != want {
-			t.Errorf("%q: missing %q, want that processes are hidden: %v", mount, f.Missing, want)
+		if got != want {
+			t.Errorf("%q: missing %q, want %q", mount, f.Missing, want)
 		}
 		if f.HomeOwner != "root" {
 			t.Errorf("%s belongs to %q, want root", home, f.HomeOwner)

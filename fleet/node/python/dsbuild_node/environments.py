@@ -79,7 +79,7 @@ class Environments(Workplace):
         sweep(CHANGE)
         for name in os.listdir(PLACE):
             path = os.path.join(PLACE, name)
-            if os.path.isdir(path) and not os.path.islink(path) and not mark_of(name):
+            if os.path.isdir(path) and not os.path.islink(path) and not mark_of(name) and not in_use(path):
                 self.take_away(path)
                 repaired = True
             elif name.startswith(".link-"):
@@ -342,8 +342,9 @@ class Environments(Workplace):
         except (TypeError, LookupError, AttributeError, OSError, ValueError):
             return  # a note that nobody can read: its environment may need everything
         for name in listed_folders(PYTHONS):
-            if name not in pythons and (not name.startswith("run-") or is_old(os.path.join(PYTHONS, name))):
-                sweep(os.path.join(PYTHONS, name))
+            path = os.path.join(PYTHONS, name)
+            if name not in pythons and (not name.startswith("run-") or is_old(path)) and not in_use(path):
+                sweep(path)
         forget_signed(HOME, needed)
         unused = set()
         for sum in listed_folders(FILES):
@@ -433,8 +434,9 @@ def is_old(folder):
 
 
 def in_use(folder):
-    """Whether processes run from an environment."""
-    return bool(users(folder, [os.path.realpath(site_of(folder))]).get("in_use"))
+    """Whether processes use a folder of an environment or of a Python, or might."""
+    found = users(folder, [folder, site_of(folder)])
+    return bool(found.get("in_use") or found.get("in_use_unknown"))
 
 
 def verbs(env, orders):

@@ -1,10 +1,27 @@
-"""Inspects processes that use, or may use, an environment."""
+"""Inspects processes that may use an environment.
+
+What a process has mapped or opened decides. Its command line can only add to that: it may be a title, and
+a link in it may have led to another environment when the process began."""
 import os
 
 from dsbuild_node.files import content, text
-from dsbuild_node.in_use import variable, words_of
 
 MOST = 32
+MAY = "may"  # the command line has a link that led, or may have led, to the environment
+
+
+def words_of(pid, what):
+    """The NUL-separated words of /proc/PID/cmdline or environ, the first 64 KB of them. Only the first may be ""."""
+    words = content("/proc/%s/%s" % (pid, what), 1 << 16).decode("utf-8", "surrogateescape").split("\0")
+    return words[:1] + [word for word in words[1:] if word]
+
+
+def variable(pid, name):
+    """A variable that a process was started with, "" if that cannot be read."""
+    for word in words_of(pid, "environ"):
+        if word.startswith(name + "="):
+            return word[len(name) + 1:]
+    return ""
 
 
 def parent(pid):
@@ -26,21 +43,113 @@ def is_dsbuild(words):
     return any(word.startswith("#dsbuild\n") for word in words[1:5])
 
 
-def maps_packages(pid, places):
-    """Whether a process has mapped a file of the packages in these places; None if unknown."""
-    wanted, tail = [os.fsencode(" " + place + "/") for place in places], b""
+def identity(path):
+    """The device and the inode of a folder; None if it cannot be reached."""
     try:
-        with open("/proc/%s/maps" % pid, "rb", buffering=0) as f:
-            for _ in range(256):
-                block = f.read(1 << 16)
-                if not block:
-                    return False
-                if any(w in tail + block for w in wanted):
-                    return True
-                tail = block[-4096:]
+        st = os.stat(path)
     except OSError:
         return None
-    return False
+    return st.st_dev, st.st_ino
+
+
+def folder_of(pid, root, word):
+    """The folder of the interpreter with which a process was started, as this user can reach it; "" if unknown."""
+    if word.startswith("/"):
+        return root + os.path.dirname(word)
+    if "/" in word:
+        return "/proc/%s/cwd/%s" % (pid, os.path.dirname(word))
+    for folder in variable(pid, "PATH").split(":"):
+        if folder.startswith("/") and os.access(root + folder + "/" + word, os.X_OK):
+            return root + folder
+    return ""
+
+
+def opened(pid):
+    """The folder that a process works in, and the files that it has opened."""
+    here = "/proc/%d/" % pid
+    try:
+        names = ["cwd"] + ["fd/" + name for name in os.listdir(here + "fd")]
+    except OSError:
+        return
+    for name in names:
+        try:
+            path = os.readlink(here + name)
+        except OSError:
+            continue
+        if path.startswith("/"):
+            yield path
+
+
+def of_system(path):
+    return path.startswith("/usr/") and not path.startswith("/usr/local/")
+
+
+def is_environment(folder):
+    return os.path.exists(folder + "/pyvenv.cfg") or os.path.exists(folder + "/conda-meta")
+
+
+class Environment:
+    """An environment. Folders are compared by device and inode: containers, bind mounts and links have other
+    names for them, and an environment may have been moved."""
+
+    def __init__(self, folder, places):
+        self.prefix, self.beside = identity(folder) or (), identity(os.path.realpath(folder) + "/..") or ()
+        self.places = {identity(place) for place in places} - {None}
+        self.is_system = folder == "/usr"
+
+    def used_by(self, pid, exe, python, maps, words):
+        """Whether a process uses the environment; None if that cannot be determined."""
+        # A service of the system itself is no job.
+        if self.is_system and (any(map(of_system, words[1:3])) if python else of_system(exe)):
+            return False
+        root = "/proc/%d/root" % pid if exe else ""  # somebody else's shows only its command line
+        python = python or b"/libpython" in maps or b"/lib-dynload/" in maps
+        folder = folder_of(pid, root, words[0]) if python and words[0] else ""
+        started = self.started_from(folder)
+        if started is True or not exe:
+            return started and True
+        maps = os.fsdecode(maps or content("/proc/%d/maps" % pid, 1 << 26))
+        paths = {line[line.index("/"):] for line in maps.split("\n") if "/" in line}
+        folders, known = {os.path.dirname(path) for path in paths}, {}
+        if any(self.holds(root, path, known) for path in folders) or \
+                python and any(self.holds(root, path, known) for path in opened(pid)):
+            return True
+        packages = {path[:path.index("-packages") + 9] for path in folders if "-packages" in path}
+        others = [root + path + "/../../.." for path in packages]
+        homes = [root + os.path.dirname(exe) + "/.."] + [root + path + "/../../.." for path in folders if path.endswith("/lib-dynload")]
+        homes += [root + os.path.dirname(path) + "/.." for path in paths if "/libpython" in path]
+        if os.path.exists(folder + "/../pyvenv.cfg"):
+            homes = []  # the Python of a venv is that of another environment
+        own = self.prefix in map(identity, homes)
+        if started == MAY:  # unless it uses another environment beside this one
+            return own or not any(is_environment(home) and identity(home + "/..") == self.beside for home in homes + others)
+        return own and not any(os.path.exists(path + "/pyvenv.cfg") for path in others) and \
+            (python or b"Py_BytesMain" in content("/proc/%d/exe" % pid, 1 << 26))
+
+    def started_from(self, folder):
+        """What the folder of its interpreter shows of a process: True, MAY, False for another environment, None
+        if there is no such folder."""
+        prefix, now = os.path.dirname(folder), identity(folder + "/..") if folder else None
+        link = os.path.islink(prefix) and os.path.dirname(os.path.dirname(prefix)) != "/proc"  # not root or cwd of a process
+        if now == self.prefix and not link:
+            return True
+        # A link may have been switched since, and a folder moved away.
+        if folder and (link or now is None) and self.beside in (identity(os.path.dirname(prefix)), identity(prefix + "/..")):
+            return MAY
+        return None if now is None else False
+
+    def holds(self, root, path, known):
+        """Whether a path of a process lies in the environment's places. known are the answers so far."""
+        seen, found = [], False
+        while path not in known:
+            seen.append(path)
+            found = (identity(root + path) or identity(path)) in self.places
+            if found or path in ("", "/"):
+                break
+            path = os.path.dirname(path)
+        found = known.get(path, found)
+        known.update((path, found) for path in seen)
+        return found
 
 
 def plain_python(word):
@@ -97,18 +206,20 @@ def job_of(pid):
     return ""
 
 
-def judge(found, places):
-    """Those of the processes that really use the environment with these site-packages, without dsbuild's own."""
-    mine, users, unseen = set(ancestors(os.getpid())), [], 0
-    for pid, words, used in found:
-        if pid in mine or is_dsbuild(words) or any(is_dsbuild(words_of(p, "cmdline")) for p in ancestors(pid)):
+def judge(found, folder, places):
+    """Those of the processes that use the environment, without dsbuild's own."""
+    environment, mine, users, unseen, above = Environment(folder, places), set(ancestors(os.getpid())), [], 0, {}
+    for pid, exe, python, maps in found:
+        words = words_of(pid, "cmdline")
+        used = pid not in mine and environment.used_by(pid, exe, python, maps, words)
+        if used is False or is_dsbuild(words):
             continue
-        # A program that gave itself a title hides its interpreter's path, but it has
-        # mapped the module that sets titles.
-        used = maps_packages(pid, places) if used is None else used
-        if not os.path.isdir("/proc/%d" % pid):
-            continue  # it has ended meanwhile
-        users += [(pid, words)] if used else []
+        over = parent(pid)
+        if over not in above:
+            above[over] = any(is_dsbuild(words_of(p, "cmdline")) for p in [over] + ancestors(over))
+        if above[over] or not os.path.isdir("/proc/%d" % pid):  # or it has ended meanwhile
+            continue
+        users += [(pid, words if words[0] else [exe])] if used else []
         unseen += used is None
     return {"in_use": [{"pid": pid, "user": user_of(pid), "command": command_of(words), "job": job_of(pid)} for pid, words in users[:MOST]],
             "in_use_more": max(0, len(users) - MOST), "in_use_unseen": unseen}
