@@ -132,13 +132,18 @@ func (f *Fleet) FinishGroup(ctx context.Context, r *Rollout, group []int) bool {
 			len(failed), ui.Count(len(group), "node"), r.number, ui.FoldShort(failed))
 		why = fault.WithHint(why, "fix the failures and rerun, or raise --max-fail; "+
 			"a rerun skips finished nodes")
-		for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
-			f.Nodes[i].Err = why
-		}
+		f.SkipRest(r, why)
 		return false
 	}
 	if ok {
 		r.at++ // to the next size
 	}
 	return true
+}
+
+// SkipRest gives the nodes of all further groups the reason why they are not started.
+func (f *Fleet) SkipRest(r *Rollout, why error) {
+	for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
+		f.Nodes[i].Err = why
+	}
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/dsbuild/dsbuild/launch/check"
 )
 
+// defaultPort is the master port of jobs.
+const defaultPort = 29500
+
 // checkFlags are the flags of dsbuild check.
 type checkFlags struct {
 	nodes nodeFlags
@@ -65,7 +68,7 @@ The first node is the master. Nothing is changed or left on the nodes.`,
 	flags.Lookup("report").Usage = "`FILE` Also write a report (.json); repeatable"
 	flags.StringVar(&f.master, "master", "",
 		"`ADDRESS` Master address, as the other nodes reach it (default: from the inventory)")
-	flags.IntVar(&f.port, "port", 29500, "`PORT` Master port of the job")
+	flags.IntVar(&f.port, "port", defaultPort, "`PORT` Master port of the job")
 	choiceVar(flags, &f.launcher, "launcher", "torchrun", []string{"torchrun", "jax"},
 		"Launcher of the job: check collectives with torch.distributed or jax.distributed")
 	flags.StringArrayVar(&f.data, "data", nil, "`PATH` Path whose content must be the same on every node; repeatable")

@@ -75,6 +75,7 @@ func (f *deployFlags) add(cmd *cobra.Command) {
 	inGroup(cmd, groupWheel, "wheel", "deps", "bundle", "verify", "force")
 	f.nodes.add(cmd)
 	f.change.add(cmd)
+	f.change.addGate(cmd)
 	f.send.add(cmd)
 }
 
@@ -100,6 +101,7 @@ func (f deployFlags) options(ctx context.Context, a *app) (opt deploy.Options, e
 	opt.Verify = f.verify
 	opt.Options, opt.Rules, err = f.change.options(ctx, a, f.nodes, f.send)
 	opt.Force, opt.PipWheel = f.force, deploy.DefaultPip()
+	opt.Gate = newGate(a, f.change.gate, "dsbuild rollback INVENTORY", opt.Options)
 	return opt, err
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
@@ -61,6 +62,7 @@ changes this.`,
 	}
 	f.nodes.add(cmd)
 	f.change.add(cmd)
+	f.change.addGate(cmd)
 	f.send.add(cmd)
 	f.files.add(cmd)
 	addLockFlag(cmd, &f.lock)
@@ -98,6 +100,8 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 		return opt, err
 	}
 	opt.Force = f.force
+	undo := "dsbuild env rollback INVENTORY --lock " + remote.Quote(f.lock)
+	opt.Gate = newGate(a, f.change.gate, undo, opt.Options)
 	file := strings.TrimSuffix(f.lock, filepath.Ext(f.lock)) + ".yaml"
 	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {
 		a.reporter.Warn("%s is out of date: %s has changed; to update the lockfile, run: dsbuild env lock %[2]s",

@@ -21,6 +21,7 @@ import (
 type changeFlags struct {
 	maxFail func(failed, of int) bool
 	serial  fleet.Serial
+	gate    string // a shell command, check, or "": none
 	inUse   change.InUse
 	policy  string
 	dryRun  bool

@@ -14,11 +14,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
@@ -128,7 +130,7 @@ func (f nightlyFlags) runNight(
 // before the nightly build begins.
 func nightlyDeploy(
 	ctx context.Context, a *app, d nightly.Deploy, network networkFlags,
-) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
+) (func(ctx context.Context, dir, limit, report, gate string) (nightly.Nodes, error), error) {
 	var f deployFlags
 	f.nodes.command = "dsbuild deploy"
 	cmd := &cobra.Command{}
@@ -164,9 +166,9 @@ func nightlyDeploy(
 			return nil, fault.WithHint(err, "add to the file: nodes: [{glibc: 2.28}]")
 		}
 	}
-	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {
+	return func(ctx context.Context, dir, limit, report, gate string) (nightly.Nodes, error) {
 		f := f
-		f.nodes.limit, f.wheel = limit, dir
+		f.nodes.limit, f.wheel, f.change.gate = limit, dir, gate
 		for _, ending := range reportEndings() {
 			f.nodes.reports = append(f.nodes.reports, report+ending)
 		}
@@ -189,16 +191,23 @@ func deployOnce(ctx context.Context, a *app, f deployFlags) (nightly.Nodes, erro
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
+	gate := opt.Gate
+	opt.Gate = nil // it runs after all batches
 	d := deploy.New(opt)
 	defer d.Close()
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return reportAtNight(ctx, f.nodes, d.Apply(ctx))
+	return reportAtNight(ctx, f.nodes, gate, d.Fleet.Run, d.Apply(ctx))
 }
 
-// reportAtNight writes the reports of a deploy, and sums it up.
-func reportAtNight(ctx context.Context, nodes nodeFlags, r *report.Report) (nightly.Nodes, error) {
+// reportAtNight writes the reports of a deploy after its gate, and sums it up.
+func reportAtNight(
+	ctx context.Context, nodes nodeFlags, gate *change.Gate, run string, r *report.Report,
+) (nightly.Nodes, error) {
+	if gate != nil && r.Err() == nil && ctx.Err() == nil {
+		r.Gate = gate.Check(ctx, run, lists.Map(r.Nodes, func(n report.Node) string { return n.Name }), r)
+	}
 	r.EditHints(nodes.nameInventory)
 	n := nightly.Nodes{OK: r.Summary.OK, All: len(r.Nodes), Verdict: ui.Clean(r.Verdict())}
 	for _, node := range r.Nodes {
@@ -247,10 +256,12 @@ func deployEnvOnce(
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
+	gate := opt.Gate
+	opt.Gate = nil // it runs after all batches
 	d := envdeploy.New(opt)
 	defer d.Close()
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return reportAtNight(ctx, f.nodes, d.Apply(ctx))
+	return reportAtNight(ctx, f.nodes, gate, d.Fleet.Run, d.Apply(ctx))
 }

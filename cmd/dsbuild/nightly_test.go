@@ -29,8 +29,8 @@ func TestNightlyDeploys(t *testing.T) {
 	}
 	g.PlanDigest = plan.Digest
 	store(t, home, g)
-	write := func(canary string) {
-		text := "wheels: {wheels: [{name: cpu, ops: cpu_adam, torch: " + g.Torch + ", python: \"" + g.Python + "\", cpu: " + g.CPU + "}]}\nindex: public\ndeploy: {inventory: " + fleet.Inventory + ", canary: " + canary + ", verify: load}\n"
+	write := func(canary, gate string) {
+		text := "wheels: {wheels: [{name: cpu, ops: cpu_adam, torch: " + g.Torch + ", python: \"" + g.Python + "\", cpu: " + g.CPU + "}]}\nindex: public\ndeploy: {inventory: " + fleet.Inventory + ", canary: " + canary + ", gate: '" + gate + "', verify: load}\n"
 		if err := os.WriteFile(filepath.Join(home, "nightly.yaml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestNightlyDeploys(t *testing.T) {
 		return r
 	}
 
-	write("node1")
+	write("node1", `test "$DSBUILD_GATE_NODES" = node1 && grep -q node1 "$DSBUILD_GATE_REPORT"`)
 	r := night(0)
 	if r.Entries[0].Status != nightly.Stored || r.Deploys[0].Nodes != (nightly.Nodes{OK: 1, Changed: 1, All: 1, Verdict: r.Deploys[0].Nodes.Verdict}) || r.Deploys[1].Nodes.Changed != 1 || r.Deploys[1].Nodes.OK != 2 {
 		t.Errorf("%+v, %+v", r.Entries[0], r.Deploys)
@@ -61,6 +61,13 @@ func TestNightlyDeploys(t *testing.T) {
 		t.Errorf("%+v, %+v", r.Entries[0], r.Deploys)
 	}
 
+	// A gate that stopped the last night stops this one, too, although the canary has nothing to change.
+	write("node1", "exit 5")
+	r = night(3)
+	if r.Good || r.Deploys[0].Status != nightly.Failed || !strings.Contains(r.Deploys[0].Error, "the gate failed after the first batch: exit status 5") || r.Deploys[1].Status != nightly.Skipped {
+		t.Errorf("%+v", r.Deploys)
+	}
+
 	text, err := os.ReadFile(fleet.Inventory)
 	if err == nil {
 		text = append(text, "  - {hosts: gone, address: 127.0.0.1, port: 1}\n"...)
@@ -69,7 +76,7 @@ func TestNightlyDeploys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write("gone")
+	write("gone", "true")
 	r = night(3)
 	if r.Good || r.Deploys[0].Status != nightly.Failed || r.Deploys[1].Status != nightly.Skipped || !strings.Contains(r.Deploys[0].Error, "1 of 1 nodes are not ok") {
 		t.Errorf("%+v", r.Deploys)

@@ -97,7 +97,7 @@ func (f changeFlags) endSurvey(
 	case nodes.json:
 		return true, errors.Join(plan.Err(), ui.JSON(a.stdout, document))
 	}
-	return true, errors.Join(plan.Err(), plan.Print(a.stdout),
+	return true, errors.Join(plan.Err(), plan.Print(a.stdout), f.printGate(a.stdout),
 		report.PrintHints(a.stdout, plan.Excluded(), nodes.nameInventory))
 }
 

@@ -81,6 +81,7 @@ dsbuild env deploy.`,
 	f.network.addForBuild(cmd)
 	f.deploy.nodes.add(cmd)
 	f.deploy.change.add(cmd)
+	f.deploy.change.addGate(cmd)
 	f.deploy.send.add(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("cpu").Usage += " (default: x86-64-v3, or the oldest node's)"
@@ -145,7 +146,7 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 			return errors.Join(err, ui.JSON(a.stdout, newShipPlan(plan, preview)))
 		}
 		return errors.Join(err, plan.Print(a.stdout, a.show.Verbose), preview.Print(a.stdout),
-			report.PrintHints(a.stdout, preview.Excluded(), f.deploy.nodes.nameInventory))
+			f.deploy.change.printGate(a.stdout), report.PrintHints(a.stdout, preview.Excluded(), f.deploy.nodes.nameInventory))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)

@@ -5,17 +5,21 @@ package change
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/release/signing"
 )
 
@@ -25,10 +29,31 @@ type Rules struct {
 	Force     bool            // also change nodes that already have the result
 	InUse     InUse           // the policy for nodes whose environment is in use
 	Serial    fleet.Serial    // batch sizes; nil means one batch of all nodes
+	Gate      *Gate           // decides after the first batch whether the others follow; nil means that they do
 	Bandwidth *rate.Limiter   // bytes per second of all uploads together; nil means no limit
 	Relay     relay.Options   // how nodes relay files to each other
 	Policy    *signing.Policy // the wheels that nodes accept; nil means all
 	LockWait  time.Duration   // how long an agent waits for the lock; zero means lockWait
+}
+
+// Gate decides after the first batch whether the others follow.
+type Gate struct {
+	Command string // as shown to the user
+	Undo    string // the command that rolls nodes back, for hints
+	// Run gets the changed nodes that are ok, and the report on the first batch. An error stops the run.
+	Run func(ctx context.Context, run string, nodes []string, batch *report.Report) error
+}
+
+// Check runs the gate, and returns its outcome.
+func (g *Gate) Check(ctx context.Context, run string, nodes []string, batch *report.Report) *report.Gate {
+	outcome := &report.Gate{Command: g.Command, Nodes: nodes}
+	if err := g.Run(ctx, run, nodes, batch); err != nil {
+		outcome.Error = ui.OneLine(err.Error())
+		limit := ui.FoldNames(nodes)
+		outcome.Hint = fmt.Sprintf("fix the cause and rerun, or roll the first batch back: %s --limit %s",
+			g.Undo, node.PlainPath(limit, remote.Quote(limit)))
+	}
+	return outcome
 }
 
 // Timeouts of the steps.
@@ -38,6 +63,7 @@ const (
 	InstallLimit = 15 * time.Minute
 	VerifyLimit  = 15 * time.Minute
 	RecordLimit  = 5 * time.Minute
+	GateLimit    = 15 * time.Minute
 	UndoLimit    = 2 * time.Minute
 	ProgramGrace = 30 * time.Second // time for the node to stop a hanging pip or uv and report it
 )
@@ -54,7 +80,8 @@ type Run struct {
 	AgentFindsJobs bool
 
 	by      string // the user, for journals
-	adopted bool   // the survey has ended, with a plan
+	gate    *report.Gate
+	adopted bool // the survey has ended, with a plan
 }
 
 // NewRun prepares a run without contacting a node.
@@ -115,8 +142,9 @@ type Upload struct {
 }
 
 // Change takes nodes through their work, batch by batch. work is in inventory order. Nodes that share an environment
-// follow the node that changes it; nodes that need no change are verified with the first batch.
-func (r *Run) Change(ctx context.Context, title string, work []Work) {
+// follow the node that changes it; nodes that need no change are verified with the first batch. soFar returns the report,
+// for the gate.
+func (r *Run) Change(ctx context.Context, title string, work []Work, soFar func() *report.Report) {
 	if !r.adopted {
 		return // the survey was interrupted
 	}
@@ -166,11 +194,35 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 		}
 		r.Fleet.RunSteps(ctx, leaders, r.Fleet.StopWhen(len(r.Fleet.Failed())))
 		r.Fleet.RunSteps(ctx, followers, r.Fleet.StopWhen(len(r.Fleet.Failed())))
-		if !r.Fleet.FinishGroup(ctx, rollout, group) {
+		if !r.Fleet.FinishGroup(ctx, rollout, group) || !r.passGate(ctx, rollout, group, soFar) {
 			return
 		}
 	}
 }
+
+// passGate runs the gate after the first batch with an ok node. It reports whether the next batch may begin.
+func (r *Run) passGate(ctx context.Context, rollout *fleet.Rollout, group []int, soFar func() *report.Report) bool {
+	var all, ok []string
+	for _, i := range group {
+		n := r.Fleet.Nodes[i]
+		all = append(all, n.Host.Name)
+		if n.Status == report.OK {
+			ok = append(ok, n.Host.Name)
+		}
+	}
+	if r.Rules.Gate == nil || r.gate != nil || len(ok) == 0 || ctx.Err() != nil {
+		return true
+	}
+	r.gate = r.Rules.Gate.Check(ctx, r.Fleet.Run, ok, soFar().Of(all))
+	if r.gate.Error == "" || ctx.Err() != nil { // an interrupted run starts no further node
+		return true
+	}
+	r.Fleet.SkipRest(rollout, fmt.Errorf("skipped: gate failed after the first batch (%s): %s", ui.FoldShort(ok), r.gate.Error))
+	return false
+}
+
+// AddOutcome adds to a report what is not about one node.
+func (r *Run) AddOutcome(to *report.Report) { to.Gate = r.gate }
 
 // NodeReport returns the part of a node's report that all changes share.
 func (r *Run) NodeReport(n *fleet.Node, p *Decision) report.Node {

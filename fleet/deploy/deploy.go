@@ -194,6 +194,6 @@ func (d *Deploy) Apply(ctx context.Context) *report.Report {
 		}
 		work = append(work, w)
 	}
-	d.Change(ctx, title, work)
+	d.Change(ctx, title, work, d.Report)
 	return d.Report()
 }

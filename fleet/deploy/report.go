@@ -76,6 +76,7 @@ func (d *Deploy) Report() *report.Report {
 		}
 	}
 	r.Differences = report.Compare(seen, r.Mixed)
+	d.AddOutcome(r)
 	r.Complete()
 	return r
 }

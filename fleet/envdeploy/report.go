@@ -18,6 +18,11 @@ import (
 // the last file.
 func (d *Deploy) Report() *report.Report {
 	d.compare()
+	return d.soFar()
+}
+
+// soFar is Report while the run continues: which files most nodes have is not decided yet.
+func (d *Deploy) soFar() *report.Report {
 	r := report.Empty(d.opt.Command)
 	var seen []report.ProbedNode
 	for _, n := range d.nodes {
@@ -27,6 +32,7 @@ func (d *Deploy) Report() *report.Report {
 		}
 	}
 	r.Differences = report.Compare(seen, false)
+	d.AddOutcome(r)
 	r.Complete()
 	return r
 }

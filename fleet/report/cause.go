@@ -31,6 +31,9 @@ func (r *Report) EditHints(edit func(hint string) string) {
 	for i := range r.Causes {
 		r.Causes[i].Hint = edit(r.Causes[i].Hint)
 	}
+	if r.Gate != nil {
+		r.Gate.Hint = edit(r.Gate.Hint)
+	}
 }
 
 // Causes groups the nodes that are not ok by cause. The cause with the most nodes comes first;

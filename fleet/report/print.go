@@ -49,7 +49,11 @@ func (r *Report) Print(w io.Writer) error {
 	if r.isVerify() {
 		lines = append(lines, r.notes()...)
 	}
-	lines = append(slices.Concat(lines, r.passedOn(), r.pythons()), r.Verdict())
+	lines = slices.Concat(lines, r.passedOn(), r.pythons())
+	if gate := r.failedGate(); gate != nil {
+		lines = append(lines, gate.String())
+	}
+	lines = append(lines, r.Verdict())
 	if idle := r.idleVerdict(); idle != "" {
 		lines = append(lines, idle)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Status is the outcome on a node.
@@ -34,6 +35,7 @@ type Report struct {
 	Causes     []Cause `json:"causes"`           // of the nodes that are not ok; the cause with the most nodes first
 	Nodes      []Node  `json:"nodes"`            // in inventory order
 	Groups     []Group `json:"groups,omitempty"` // only in reports of ship
+	Gate       *Gate   `json:"gate,omitempty"`   // the gate of --gate, if it ran
 
 	// Differences are the properties in which the nodes that answered differ, the most important
 	// first. They include properties that may differ.
@@ -44,6 +46,31 @@ type Report struct {
 	Mixed bool `json:"-"`
 
 	alike bool // the nodes that are ok have one DeepSpeed, torch and CUDA
+}
+
+// Gate is the outcome of the gate after the first batch.
+type Gate struct {
+	Command string   `json:"command"` // the user's, or check
+	Nodes   []string `json:"nodes"`   // the changed nodes of the first batch
+	Error   string   `json:"error"`   // why no further batch began; "" if the gate passed
+	Hint    string   `json:"hint"`
+}
+
+// String is a failed gate for people.
+func (g Gate) String() string {
+	text := fmt.Sprintf("gate failed after the first batch (%s): %s", ui.FoldShort(g.Nodes), g.Error)
+	if g.Hint != "" {
+		text += "\n  hint: " + g.Hint
+	}
+	return text
+}
+
+// failedGate returns the gate if it stopped the run, else nil.
+func (r *Report) failedGate() *Gate {
+	if r.Gate == nil || r.Gate.Error == "" {
+		return nil
+	}
+	return r.Gate
 }
 
 // Difference is a property in which nodes differ.
@@ -143,6 +170,36 @@ func (r *Report) Add(n Node, w *Wheel) {
 	r.Nodes = append(r.Nodes, n)
 }
 
+// Of returns the report on some of the nodes.
+func (r *Report) Of(names []string) *Report {
+	part := &Report{Command: r.Command, Mixed: r.Mixed, Wheels: []Wheel{}, Nodes: []Node{}, Differences: []Difference{}}
+	for _, n := range r.Nodes {
+		if slices.Contains(names, n.Name) {
+			part.Nodes = append(part.Nodes, n)
+		}
+	}
+	for _, w := range r.Wheels {
+		if slices.ContainsFunc(part.Nodes, func(n Node) bool { return n.Wheel == w.Name }) {
+			part.Wheels = append(part.Wheels, w)
+		}
+	}
+	for _, d := range r.Differences {
+		var values []DifferenceValue
+		for _, v := range d.Values {
+			v.Nodes = slices.DeleteFunc(slices.Clone(v.Nodes), func(name string) bool { return !slices.Contains(names, name) })
+			if len(v.Nodes) > 0 {
+				values = append(values, v)
+			}
+		}
+		if len(values) > 1 {
+			d.Values = values
+			part.Differences = append(part.Differences, d)
+		}
+	}
+	part.Complete()
+	return part
+}
+
 // isVerify reports whether this is a report of verify, which changes no node.
 func (r *Report) isVerify() bool { return r.Command == "verify" || r.Command == "env verify" }
 
@@ -212,6 +269,8 @@ func (r *Report) Err() error {
 		}
 	}
 	switch {
+	case r.failedGate() != nil:
+		return NodesError("the gate failed after the first batch: %s", r.Gate.Error)
 	case r.Summary.OK == total && r.Consistent:
 		return nil
 	case r.Summary.OK == total:

@@ -28,6 +28,7 @@ type Options struct {
 	Master  string   // address of the first node for the others; "" is that of the inventory
 	Port    int      // of the first node
 	JAX     bool     // the job uses JAX, and so does the collective
+	ZeRO    bool     // after the all-reduce, a step of DeepSpeed's ZeRO
 	Data    []string // folders and files that all nodes must see
 	Output  []string // folders that all nodes must write to
 	MinFree int64    // bytes

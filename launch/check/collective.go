@@ -18,6 +18,7 @@ import (
 // Sum is one all_reduce over nodes.
 type Sum struct {
 	Backend   string   `json:"backend"` // gloo or nccl by torch; jax (on CPUs) or jax-gpu
+	ZeRO      bool     `json:"-"`       // with a step of ZeRO
 	OK        bool     `json:"ok"`      // all processes got the right sums
 	Nodes     []string `json:"nodes"`
 	Without   []string `json:"without"` // nodes left out because of earlier findings
@@ -37,7 +38,7 @@ const (
 
 // stages are the stages of a process of a collective, in order, each with the message
 // for a process that does not reach it.
-func stages(jax bool) []stage {
+func stages(jax, zero bool) []stage {
 	if jax {
 		return []stage{
 			{"imported", "JAX was not imported", "run python -c 'import jax' on the node, to check that JAX is installed and how long the import takes"},
@@ -48,7 +49,7 @@ func stages(jax bool) []stage {
 			{"ended", "did not disconnect from the other nodes", "check the other nodes"},
 		}
 	}
-	return []stage{
+	all := []stage{
 		{"imported", "torch was not imported", "run python -c 'import torch' on the node, to see how long it takes"},
 		{"met", "cannot reach the master's port", "open the master's port to all nodes in firewalls"},
 		{
@@ -57,8 +58,13 @@ func stages(jax bool) []stage {
 		},
 		{"joined", "did not complete the first all-reduce", "check the network for lost packets; for more output, set NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL"},
 		{"summed", "did not complete an all-reduce", "check for lost packets, different MTUs and hanging GPUs: dmesg on the node, NCCL_DEBUG=INFO"},
+		{"stepped", "did not complete a ZeRO step", "run ds_report on the node"},
 		{"ended", "did not disconnect from the other nodes", "check the other nodes"},
 	}
+	if !zero {
+		all = slices.DeleteFunc(all, func(s stage) bool { return s.name == "stepped" })
+	}
+	return all
 }
 
 type stage struct{ name, lack, try string }
@@ -82,10 +88,6 @@ func (r *run) checkCollectives(ctx context.Context) {
 		r.addNotChecked(Collective, "fewer than two nodes have no blocking errors")
 		return
 	}
-	right := r.runCollective(ctx, onCPU, team, func(*member) int { return 1 }, glooBytes)
-	if !right || ctx.Err() != nil {
-		return
-	}
 	gpus := func(m *member) int {
 		n := len(m.facts.GPUs)
 		if v := m.visibleGPUs(); v >= 0 {
@@ -93,16 +95,25 @@ func (r *run) checkCollectives(ctx context.Context) {
 		}
 		return n
 	}
-	with := slices.DeleteFunc(r.eligibleMembers(), func(m *member) bool {
-		return gpus(m) == 0 || m.facts.GPUsHidden || m.facts.TorchCUDA == "" && !r.opt.JAX ||
-			m.hasError(Devices) || len(m.busyProcesses()) > 0
-	})
+	withGPUs := func() []*member {
+		return slices.DeleteFunc(r.eligibleMembers(), func(m *member) bool {
+			return gpus(m) == 0 || m.facts.GPUsHidden || m.facts.TorchCUDA == "" && !r.opt.JAX ||
+				m.hasError(Devices) || len(m.busyProcesses()) > 0
+		})
+	}
+	// ZeRO takes its step on GPUs if all nodes have them.
+	onlyCPU := Sum{Backend: onCPU, ZeRO: r.opt.ZeRO && len(withGPUs()) < len(team), Bytes: glooBytes}
+	right := r.runCollective(ctx, onlyCPU, team, func(*member) int { return 1 })
+	if !right || ctx.Err() != nil {
+		return
+	}
+	with := withGPUs()
 	switch {
 	case len(with) == 0:
 	case len(with) < len(team):
 		r.addNotChecked(Collective, "%s: not all nodes have idle GPUs without errors", onGPU)
 	default:
-		r.runCollective(ctx, onGPU, with, gpus, ncclBytes)
+		r.runCollective(ctx, Sum{Backend: onGPU, ZeRO: r.opt.ZeRO, Bytes: ncclBytes}, with, gpus)
 	}
 }
 
@@ -114,17 +125,15 @@ func (r *run) eligibleMembers() []*member {
 }
 
 // runCollective runs one all_reduce, with local(m) processes on each node. It reports
-// whether all sums were right.
-func (r *run) runCollective(
-	ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64,
-) bool {
-	s := Sum{Backend: backend, Without: []string{}, Bytes: bytes}
+// whether all sums were right. s says which.
+func (r *run) runCollective(ctx context.Context, s Sum, team []*member, local func(*member) int) bool {
+	s.Without = []string{}
 	for _, m := range r.members {
 		if !slices.Contains(team, m) {
 			s.Without = append(s.Without, m.Host.Name)
 		}
 	}
-	t := &teamwork{run: r, team: team, step: stageLimit}
+	t := &teamwork{run: r, team: team, step: stageLimit, zero: s.ZeRO}
 	if r.opt.StageTimeout > 0 {
 		t.step = r.opt.StageTimeout
 	}
@@ -138,9 +147,13 @@ func (r *run) runCollective(
 	}
 	t.reached, t.failed = make([]int, t.world), make([]string, t.world)
 	s.Processes = t.world
-	work := r.opt.Reporter.Step(fmt.Sprintf("all-reduce with %s, %s on %s",
-		backend, ui.Count(t.world, "process"), ui.Count(len(team), "node")))
-	err := t.runStages(ctx, backend, local, &s)
+	what := "all-reduce"
+	if s.ZeRO {
+		what = "all-reduce and ZeRO step"
+	}
+	work := r.opt.Reporter.Step(fmt.Sprintf("%s with %s, %s on %s",
+		what, s.Backend, ui.Count(t.world, "process"), ui.Count(len(team), "node")))
+	err := t.runStages(ctx, local, &s)
 	if err != nil {
 		s.Error = ui.OneLine(err.Error())
 		work.End(ui.Failed, "")
@@ -203,6 +216,7 @@ type teamwork struct {
 	*run
 	team    []*member
 	step    time.Duration // time limit of each stage
+	zero    bool          // with a step of ZeRO
 	world   int
 	base    []int     // the first rank of each of team
 	owner   []*member // by rank
@@ -212,10 +226,10 @@ type teamwork struct {
 }
 
 // stages are those of this collective.
-func (t *teamwork) stages() []stage { return stages(t.opt.JAX) }
+func (t *teamwork) stages() []stage { return stages(t.opt.JAX, t.zero) }
 
 // runStages leads all processes through the stages.
-func (t *teamwork) runStages(ctx context.Context, backend string, local func(*member) int, s *Sum) error {
+func (t *teamwork) runStages(ctx context.Context, local func(*member) int, s *Sum) error {
 	t.events.clear() // of an earlier collective
 	port, err := t.choosePort(ctx)
 	if err != nil {
@@ -233,7 +247,7 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 	}
 	t.askTeam(ctx, func(i int, m *member) agent.Request {
 		return agent.Request{
-			"do": "collect", "backend": backend, "rank": t.base[i], "local": local(m), "world": t.world,
+			"do": "collect", "backend": s.Backend, "zero": s.ZeRO, "rank": t.base[i], "local": local(m), "world": t.world,
 			"master": address, "port": port, "limit_s": t.step.Seconds(), "bytes": s.Bytes,
 		}
 	})

@@ -322,7 +322,7 @@ func TestEventsOfManyNodes(t *testing.T) {
 
 // The test finds the node that holds up a collective from the nodes that wait for it.
 func TestBlame(t *testing.T) {
-	stage := stages(false)[1]
+	stage := stages(false, false)[1]
 	t.Run("one does not come as far", func(t *testing.T) {
 		w := team()
 		w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "met"})

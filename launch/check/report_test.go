@@ -200,13 +200,13 @@ func TestSurveyAnswers(t *testing.T) {
 func TestLostNodeHoldsUpCollective(t *testing.T) {
 	w := team()
 	w.team[1].Status = report.Failed
-	err := w.findCulprits(2, stages(true)[1], time.Second)
+	err := w.findCulprits(2, stages(true, false)[1], time.Second)
 	if err == nil || err.Error() != "waiting for n2" || w.said() != "" {
 		t.Errorf("%v\n%s", err, w.said())
 	}
 	w = team()
 	w.team[0].addFinding(Collective, Error, "", "its process hangs")
-	if err := w.findCulprits(2, stages(true)[1], time.Second); err == nil || err.Error() != "waiting for n1" {
+	if err := w.findCulprits(2, stages(true, false)[1], time.Second); err == nil || err.Error() != "waiting for n1" {
 		t.Errorf("%v", err)
 	}
 }

@@ -377,7 +377,7 @@ func TestBlameForALostNode(t *testing.T) {
 	w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
 	w.team[2].agent = surveyed(t, here{mark: t.Name()})
 	w.team[2].agent.End()
-	w.findCulprits(2, stages(false)[1], 0) //nolint:errcheck // a finding reports it
+	w.findCulprits(2, stages(false, false)[1], 0) //nolint:errcheck // a finding reports it
 	if got := w.said(); !strings.HasPrefix(got, "n3 error: lost during the all-reduce: agent on the node exited unexpectedly") || strings.Contains(got, "\n") {
 		t.Error(got)
 	}

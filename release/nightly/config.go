@@ -39,6 +39,7 @@ type Deploy struct {
 	Inventory string
 	Source    string // the name of the source whose wheels they get
 	Canary    string // these nodes first: a --limit; "" for none
+	Gate      string // a shell command, or check, that decides after the canary whether the others follow; "" for none
 	Limit     string // of all
 	Env       string // an environment file: the nodes get the whole environment with the wheel; "": the wheel alone
 	Flags     map[string]string
@@ -248,7 +249,7 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 	out := &Deploy{Flags: map[string]string{}}
 	for _, q := range r.Pairs(p.Node, "deploy", []string{
-		"inventory", "source", "canary", "limit", "env",
+		"inventory", "source", "canary", "gate", "limit", "env",
 		// The others are flags of dsbuild deploy.
 		"forks", "serial", "max-fail", "timeout", "bwlimit", "relay", "in-use", "deps", "verify",
 		"via", "partition", "account", "qos", "time", "slurm-wait",
@@ -264,6 +265,8 @@ func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 			out.Source = text
 		case "canary":
 			out.Canary = text
+		case "gate":
+			out.Gate = text
 		case "limit":
 			out.Limit = text
 		case "env":
@@ -274,6 +277,9 @@ func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 	}
 	if out.Env != "" && out.Flags["deps"] != "" {
 		r.Add(p.At, "", "env and deps under deploy are mutually exclusive: an environment includes all packages")
+	}
+	if out.Gate != "" && out.Canary == "" {
+		r.Add(p.At, "", "gate under deploy requires canary: it runs after the canary")
 	}
 	if out.Inventory == "" {
 		r.Add(p.At, "", "missing inventory under deploy")

@@ -43,8 +43,8 @@ type Options struct {
 	// Sign signs the wheel at path, as Build does with those that it builds; nil: dsbuild signs nothing.
 	Sign func(path string) error
 	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
-	// ending. It is nil if the night deploys nothing.
-	Deploy func(ctx context.Context, dir, limit, report string) (Nodes, error)
+	// ending. Then it runs the gate on these nodes, unless that is "". It is nil if the night deploys nothing.
+	Deploy func(ctx context.Context, dir, limit, report, gate string) (Nodes, error)
 	// Store has wheels that other runs built.
 	Store  pipeline.Store
 	Report ui.Reporter
@@ -309,7 +309,7 @@ func (n *night) index(ctx context.Context) error {
 // canary gives the newest wheels to the first nodes, if the file names any.
 func (n *night) canary(ctx context.Context) error {
 	if d := n.Config.Deploy; d != nil && d.Canary != "" {
-		n.deploy(ctx, DeployReport{Name: "canary", Limit: d.Canary})
+		n.deploy(ctx, DeployReport{Name: "canary", Limit: d.Canary}, d.Gate)
 	}
 	return nil
 }
@@ -317,13 +317,13 @@ func (n *night) canary(ctx context.Context) error {
 // rest gives the newest wheels to all nodes.
 func (n *night) rest(ctx context.Context) error {
 	if d := n.Config.Deploy; d != nil {
-		n.deploy(ctx, DeployReport{Name: "nodes", Limit: d.Limit})
+		n.deploy(ctx, DeployReport{Name: "nodes", Limit: d.Limit}, "")
 	}
 	return nil
 }
 
 // deploy gives the newest wheels of one source to some nodes, unless a deploy before failed.
-func (n *night) deploy(ctx context.Context, r DeployReport) {
+func (n *night) deploy(ctx context.Context, r DeployReport, gate string) {
 	if len(n.report.Deploys) > 0 && n.report.Deploys[0].Status != Done {
 		r.Status, r.Error = Skipped, "an earlier step failed"
 	} else if err := n.gatherNewest(ctx); err != nil {
@@ -331,7 +331,7 @@ func (n *night) deploy(ctx context.Context, r DeployReport) {
 	} else {
 		start := n.Now()
 		r.Report, r.Status = filepath.Join(n.Dir, runsName, n.report.ID, r.Name), Done
-		r.Nodes, err = n.Options.Deploy(ctx, n.current, r.Limit, r.Report)
+		r.Nodes, err = n.Options.Deploy(ctx, n.current, r.Limit, r.Report, gate)
 		r.Seconds = n.Now().Sub(start).Seconds()
 		if err != nil {
 			r.fail(err)

@@ -154,7 +154,7 @@ func (y *yard) night(change func(*nightly.Options)) (*nightly.Report, map[string
 	}
 	if y.nodes != nil {
 		opt.Config.Deploy = &nightly.Deploy{Inventory: "i", Source: "release", Canary: "first"}
-		opt.Deploy = func(_ context.Context, dir, limit, _ string) (nightly.Nodes, error) { return y.nodes(dir, limit) }
+		opt.Deploy = func(_ context.Context, dir, limit, _, _ string) (nightly.Nodes, error) { return y.nodes(dir, limit) }
 	}
 	if change != nil {
 		change(&opt)

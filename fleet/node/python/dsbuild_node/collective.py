@@ -54,6 +54,13 @@ class ByTorch:
         if told["backend"] == "nccl":
             torch.cuda.set_device(told["local"])
             self.device = torch.device("cuda", told["local"])
+        if told["zero"]:
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(told["local"]),
+                              MASTER_ADDR=told["master"], MASTER_PORT=str(told["port"]),
+                              DS_ACCELERATOR="cuda" if told["backend"] == "nccl" else "cpu")
+            import deepspeed
+
+            self.deepspeed = deepspeed
 
     def meet(self):
         self.store = self.dist.TCPStore(told["master"], told["port"], world, rank == 0, timeout=self.limit, wait_for_workers=False)
@@ -73,6 +80,23 @@ class ByTorch:
 
     def part(self):
         self.dist.barrier()
+
+    def step(self):
+        """One step of ZeRO, whose new weights every process must have right."""
+        layer = self.torch.nn.Linear(64, 64, bias=False).to(self.device)
+        self.torch.nn.init.constant_(layer.weight, 1.0)
+        engine = self.deepspeed.initialize(
+            model=layer,
+            optimizer=self.torch.optim.SGD(layer.parameters(), lr=0.5),
+            config={"train_micro_batch_size_per_gpu": 1, "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": 2}},
+        )[0]
+        x = self.torch.full((1, 64), float(rank + 1), device=self.device)
+        engine.backward(engine(x).sum())
+        engine.step()
+        right = 1 - 0.5 * (world + 1) / 2  # the gradient is the mean of all inputs
+        wrong = layer.weight[(layer.weight - right).abs() > 1e-3]
+        if len(wrong):
+            fail("%d of %d weights are wrong after a ZeRO step: %r instead of %r" % (len(wrong), layer.weight.numel(), wrong[0].item(), right))
 
 
 class ByJAX:
@@ -123,14 +147,18 @@ class ByJAX:
         self.utils.sync_global_devices("ended")
 
 
+def fail(error):
+    tell("wrong", error=error)
+    sys.exit(1)
+
+
 def summed(numbers):
     """The duration of one sum. Each number of it must be right."""
     took, x = job.all_reduce(numbers)
     right = world * (world + 1) / 2
     if not bool((x == right).all()):
         wrong = x[x != right]
-        tell("wrong", error="%d of %d sums are wrong: %r instead of %r" % (len(wrong), numbers, wrong[0].item(), right))
-        sys.exit(1)
+        fail("%d of %d sums are wrong: %r instead of %r" % (len(wrong), numbers, wrong[0].item(), right))
     return took
 
 
@@ -149,6 +177,9 @@ latency = min(summed(1) for _ in range(5))
 numbers = told["bytes"] // 4
 seconds = min(summed(numbers) for _ in range(3))
 tell("summed", seconds=seconds, latency=latency, bytes=numbers * 4)
+if told["zero"]:
+    job.step()
+    tell("stepped")
 job.part()
 go.clear()
 tell("ended")
