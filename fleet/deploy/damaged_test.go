@@ -11,7 +11,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
-	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // A deploy repairs files of DeepSpeed, and notes of dsbuild's, that a full disk, a power cut or a person
@@ -107,28 +106,5 @@ func TestDeployRefusesDamagedFiles(t *testing.T) {
 	}
 	if r := run(t, context.Background(), opt); r.Err() != nil {
 		t.Errorf("without the damages: %v", r.Err())
-	}
-}
-
-// Byte code may lie outside of the environment: then it is no part of the installation.
-func TestByteCodeElsewhere(t *testing.T) {
-	needs.Time(t)
-	t.Parallel()
-	e := newEnvironment(t, "2.15.0")
-	h, s := host(t, "gpu1", e, sshtest.Options{})
-	h.Env = map[string]string{"PYTHONPYCACHEPREFIX": t.TempDir()}
-	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"})), []*sshtest.Server{s}, h)
-	for _, version := range []string{"0.19.7", "0.19.8"} {
-		opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{version: version}))
-		if r := run(t, context.Background(), opt); r.Err() != nil {
-			t.Fatalf("%s: %v", version, r.Err())
-		}
-		record, err := os.ReadFile(only(t, e.site, "deepspeed-*.dist-info/RECORD"))
-		if err != nil || strings.Contains(string(record), ".pyc") {
-			t.Errorf("%s: %v, RECORD names byte code, which lies elsewhere:\n%s", version, err, record)
-		}
-	}
-	if r := back(t, opt); r.Err() != nil || r.Nodes[0].After.Version == "" {
-		t.Errorf("rollback: %+v", r.Nodes[0])
 	}
 }

@@ -12,6 +12,10 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
+// elsewhereHint is for a python: that runs in a container: files that dsbuild sends do not arrive there.
+const elsewhereHint = "set python: in the inventory to an interpreter in the node's own file system; " +
+	"install the wheel in an image when you build the image"
+
 // environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
 func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	f := n.Facts
@@ -19,6 +23,10 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	case f.MissingPython() != "":
 		return []string{f.NoPython()},
 			f.PythonHint("set python: in the inventory to the absolute path of the environment's interpreter")
+	case f.Elsewhere:
+		const format = "%s runs Python in another file system, as a container does: its %s (sys.prefix %s) is not the node's"
+		program, site, prefix := node.QuotePath(n.Python), node.QuotePath(f.SitePackages), node.QuotePath(f.Prefix)
+		return []string{fmt.Sprintf(format, program, site, prefix)}, elsewhereHint
 	case f.ExternallyManaged:
 		return []string{"externally managed Python (PEP 668) must not be changed"},
 			"create an environment there (python3 -m venv, uv venv), and set python: in the inventory"
@@ -91,8 +99,12 @@ func installObstacles(
 // another package, or files of no package.
 func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
 	var reasons []string
+	hint = "move them aside on the node, or build a wheel without them"
 	for _, name := range w.Commands {
 		switch owner, taken := f.Taken[name]; {
+		case strings.HasPrefix(owner, "/"):
+			reasons = append(reasons, fmt.Sprintf("%s belongs to the Python of %s", name, node.QuotePath(owner)))
+			hint = node.HintFor("another-python", f.Executable)
 		case taken && owner != "":
 			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
 		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
@@ -102,8 +114,7 @@ func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
 	if len(reasons) == 0 {
 		return "", ""
 	}
-	return "wheel would overwrite existing commands: " + strings.Join(reasons, ", "),
-		"move them aside on the node, or build a wheel without them"
+	return "wheel would overwrite existing commands: " + strings.Join(reasons, ", "), hint
 }
 
 // shortage returns the reason that lists the missing requirements, and a hint.

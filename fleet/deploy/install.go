@@ -39,7 +39,7 @@ type begun struct {
 
 // agent is the program that holds the lock of the environment and changes it.
 func (n *nodeState) agent() node.Script {
-	return node.Script{Python: n.Facts.Executable, Program: agentProgram}
+	return node.Script{Python: n.Host.Python, Program: agentProgram}
 }
 
 // lock starts the agent, which expects files.

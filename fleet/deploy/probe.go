@@ -59,7 +59,7 @@ func (n *nodeState) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.Facts, n.JobsOf = &facts, facts.Executable
+	n.Facts, n.JobsOf = &facts, n.Host.Python
 	n.setInstalled(facts.DeepSpeed)
 	return nil
 }

@@ -27,5 +27,5 @@ func (n *nodeState) verify(ctx context.Context) error {
 	if n.HoldsLock() && want.Level == verify.LevelFiles {
 		return change.Call(ctx, n.Node, agent.Request{"do": "verify", "request": want}, new(verify.Reply))
 	}
-	return verify.Check(ctx, n.Node, *n.Facts, w.Manifest, want)
+	return verify.Check(ctx, n.Node, n.Host.Python, *n.Facts, w.Manifest, want)
 }

@@ -54,9 +54,14 @@ func newPlan(nodes []ProbeResult, policy change.InUse, decide func(p *NodePlan, 
 		p := &plan.Nodes[i]
 		p.Name, p.Leader = n.Name, i
 		plan.Decisions = append(plan.Decisions, &p.Decision)
-		if n.Err != nil {
+		switch {
+		case n.Err != nil:
 			p.SetAbsent(n.Err)
-		} else {
+		case n.Facts.Elsewhere:
+			folder := node.QuotePath(n.State.SeenAt)
+			p.refuse("set interpreter: in environment.yaml to a Python in the node's own file system",
+				"Python runs in another file system, as a container does: its "+folder+" is not the node's")
+		default:
 			decide(p, n)
 		}
 	}

@@ -41,6 +41,8 @@ type EnvironmentState struct {
 
 	Leftovers bool   `json:"leftovers"` // of a run that was cut off
 	Place     string `json:"place"`     // the folder of the environments of this name
+	Seen      string `json:"seen"`      // seen_by_node of SeenAt
+	SeenAt    string `json:"seen_at"`   // Place, or the nearest directory above it that exists
 	FolderID  string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
 }
 
@@ -132,6 +134,9 @@ func (n *nodeState) probe(ctx context.Context) error {
 		return errors.New("no list of environments from the node")
 	}
 	n.Facts, n.state, n.now = facts, got, got.Current
+	if !n.run.onlyVerify && !node.SeesFolder(ctx, n.Runner, got.SeenAt, got.Seen) {
+		n.Facts.Elsewhere, n.state.Writable, n.state.FolderID = true, false, ""
+	}
 	if got.Current != nil {
 		n.JobsOf = got.Current.Python
 	}

@@ -123,7 +123,7 @@ func (n *nodeState) findPython(ctx context.Context) (*nodePython, error) {
 func (n *nodeState) interpreter() string {
 	switch ref := refOf(n.plan.Set); {
 	case n.brought == nil:
-		return n.Facts.Executable
+		return n.run.opt.Lock.Program()
 	case n.brought.has(ref):
 		return n.brought.place(ref.Program)
 	}

@@ -158,7 +158,7 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 		w := n.run.opt.Files.Wheels[ds.SHA256]
 		m, version = w.Manifest, w.Version
 	}
-	return verify.Check(ctx, n.Node, inside, m, verify.Installation{
+	return verify.Check(ctx, n.Node, python, inside, m, verify.Installation{
 		Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops,
 	})
 }

@@ -15,6 +15,7 @@ func adviceTexts(python, environment string) map[string]string {
 	return map[string]string{
 		"accelerator":          "unset DS_ACCELERATOR on the node if it is set",
 		"another-package":      "uninstall that package on the node, or build a wheel without that file",
+		"another-python":       "create an environment for this Python alone, with torch, and set python: in the inventory to it: " + python + " -m venv DIR",
 		"code-of-package":      "uninstall that package if it must not change DeepSpeed; a deploy leaves its files alone",
 		"deploy-again":         "deploy again",
 		"deploy-bundle":        "deploy again with --deps bundle",

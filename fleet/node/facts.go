@@ -10,19 +10,20 @@ import (
 
 // Facts are the result of a probe. Missing parts are zero values and named in Missing.
 type Facts struct {
-	Python            string `json:"python"`             // X.Y.Z of the interpreter
-	Executable        string `json:"executable"`         // sys.executable
-	Prefix            string `json:"prefix"`             // sys.prefix: the environment's directory
-	Tag               string `json:"tag"`                // e.g. cp311
-	Platform          string `json:"platform"`           // e.g. linux_x86_64
-	Glibc             string `json:"glibc"`              // X.Y
-	CPU               string `json:"cpu"`                // highest level: x86-64-v3, armv8-a
-	SitePackages      string `json:"site_packages"`      // purelib of the interpreter
-	SharedID          string `json:"site_id"`            // identity of that directory, equal on nodes that share it
-	ExternallyManaged bool   `json:"externally_managed"` // PEP 668
-	Writable          bool   `json:"writable"`           // the user may write into the environment
-	Pip               string `json:"pip"`                // version; "" if the environment has none
-	PipWheel          string `json:"pip_wheel"`          // where Pip is "": a wheel there to run pip from; "" if none
+	Python            string `json:"python"`              // X.Y.Z of the interpreter
+	Executable        string `json:"executable"`          // sys.executable
+	Prefix            string `json:"prefix"`              // sys.prefix: the environment's directory
+	Tag               string `json:"tag"`                 // e.g. cp311
+	Platform          string `json:"platform"`            // e.g. linux_x86_64
+	Glibc             string `json:"glibc"`               // X.Y
+	CPU               string `json:"cpu"`                 // highest level: x86-64-v3, armv8-a
+	SitePackages      string `json:"site_packages"`       // purelib of the interpreter
+	SharedID          string `json:"site_id"`             // identity of that directory, equal on nodes that share it
+	ExternallyManaged bool   `json:"externally_managed"`  // PEP 668
+	Elsewhere         bool   `json:"elsewhere,omitempty"` // at that path the node itself has another directory, or none
+	Writable          bool   `json:"writable"`            // the user may write into the environment
+	Pip               string `json:"pip"`                 // version; "" if the environment has none
+	PipWheel          string `json:"pip_wheel"`           // where Pip is "": a wheel there to run pip from; "" if none
 
 	Torch        string `json:"torch"`        // e.g. 2.15.0
 	TorchCUDA    string `json:"torch_cuda"`   // e.g. 13.2; "" for a CPU build
@@ -49,8 +50,8 @@ type Facts struct {
 	NoRecord  []string          `json:"no_record,omitempty"`
 	Leftovers bool              `json:"leftovers"`       // files of a run that was cut off lie in Home
 	Dists     map[string]string `json:"dists,omitempty"` // distributions by normalised name
-	// Taken has the commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, ""
-	// for none.
+	// Taken has the commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, the
+	// site-packages of another Python that does, "" for none.
 	Taken map[string]string `json:"taken,omitempty"`
 	// ExtraWheels has the sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name.
 	ExtraWheels  map[string]string `json:"extra_wheels,omitempty"`
@@ -123,6 +124,9 @@ func (f Facts) NoPython() string {
 // silentPython matches MissingPython of a Python that ended before dsbuild's program, without a word.
 var silentPython = regexp.MustCompile(`: (no output|exit status \d+)\)$|init_import_site`)
 
+// pythonVariable matches the name of a variable in what a Python that cannot start says.
+var pythonVariable = regexp.MustCompile(`\bPYTHON[A-Z]+\b`)
+
 // PythonHint is the hint for MissingPython: a variable that keeps Python from starting, a file that ends it, or else
 // otherwise.
 func (f Facts) PythonHint(otherwise string) string {
@@ -130,11 +134,10 @@ func (f Facts) PythonHint(otherwise string) string {
 		return "look for a .pth file or a sitecustomize.py in its site-packages that exits: " +
 			"with -S, which skips them, this Python runs a program on the node, and without it does not: -S -c 'print(1)'"
 	}
-	for _, name := range []string{"PYTHONHOME", "PYTHONPATH"} {
-		if strings.Contains(f.MissingPython(), "; "+name+" is set to ") {
-			return "unset " + name +
-				" on the node (.bashrc, or setup: and env: in the inventory): it prevents Python from starting"
-		}
+	_, fatal, _ := strings.Cut(f.MissingPython(), "Fatal Python error: ")
+	if name := pythonVariable.FindString(fatal); name != "" {
+		return "unset " + name +
+			" on the node (.bashrc, or setup: and env: in the inventory): it prevents Python from starting"
 	}
 	return otherwise
 }

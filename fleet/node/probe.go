@@ -22,6 +22,9 @@ var probeShell string
 // other status the shell (probe.sh) reports the facts that it can find.
 const answered = 93
 
+// defaultPython is the interpreter if the inventory names none.
+const defaultPython = "python3"
+
 // maxGPUs bounds the GPUs that a node may claim.
 const maxGPUs = 512
 
@@ -57,7 +60,8 @@ type answer struct {
 type pythonFacts struct {
 	Facts
 	texts
-	SMI     []string `json:"smi"` // lines of nvidia-smi
+	Seen    string   `json:"seen"` // seen_by_node of site-packages
+	SMI     []string `json:"smi"`  // lines of nvidia-smi
 	Machine string   `json:"machine"`
 	Flags   string   `json:"flags"`
 	NotInspected
@@ -116,7 +120,7 @@ func runProbe(
 	// file on the node.
 	source, sizes := program.withInput(mark, quoteJSON(request))
 	err = runMarked(ctx, r, remote.Command{
-		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, "python3"), boot, sizes},
+		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, defaultPython), runBoot, boot, sizes},
 		Stdin: strings.NewReader(source),
 	}, &messages{mark: []byte(mark), each: got.readMessage})
 	var broken *ScriptError
@@ -139,7 +143,29 @@ func runProbe(
 		return nil, nil, errors.New(
 			"no output from the node: its shell must be POSIX, and setup: must not read standard input")
 	}
-	return got.assembleFacts(broken), undone, nil
+	facts = got.assembleFacts(broken)
+	if p := got.python; p != nil && f.Each == nil && !SeesFolder(ctx, r, facts.SitePackages, p.Seen) {
+		facts.Elsewhere, facts.Writable, facts.SharedID = true, false, ""
+	}
+	return facts, undone, nil
+}
+
+// lookAt prints the running kernel, and the device and inode of the folder $2, after the mark $1.
+const lookAt = `boot=
+[ -r /proc/sys/kernel/random/boot_id ] && IFS= read -r boot </proc/sys/kernel/random/boot_id
+found=$(stat -L -c %d:%i -- "$2") && printf '\n%s%s %s\n' "$1" "$boot" "$found"`
+
+// SeesFolder reports whether a node itself has at a path the folder that a program on it sees there. seen is the
+// program's answer (seen_by_node in view.py); only if it is not known there, this asks the node's shell.
+func SeesFolder(ctx context.Context, r remote.Runner, folder, seen string) bool {
+	if seen == "" || seen == "other" {
+		return seen == ""
+	}
+	mark, found := newMark(), ""
+	err := runMarked(ctx, r, remote.Command{Argv: []string{"sh", "-c", lookAt, "sh", mark, folder}},
+		&messages{mark: []byte(mark), each: func(m json.RawMessage) error { found = string(m); return nil }})
+	// A container may have no /proc: then its program does not know the kernel.
+	return err == nil && (found == seen || strings.HasPrefix(seen, " ") && strings.HasSuffix(found, seen))
 }
 
 // Only a probe that compares files sends the code that reads a RECORD.

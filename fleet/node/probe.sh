@@ -1,9 +1,9 @@
 # Gathers the facts about a node, most of them by the node's Python. If Python does not
 # answer, the shell itself finds as many as it can. Every program that it starts costs
 # time, so it starts few. Writes nothing.
-# Arguments: mark of a message, interpreter, how Python reads its program from
+# Arguments: mark of a message, interpreter, the code that runs the next argument, how Python reads its program from
 # standard input, the program's size.
-mark=$1 py=$2 boot=$3 size=$4
+mark=$1 py=$2 run=$3 boot=$4 size=$5
 
 say() { printf '\n%s%s %s\n' "$mark" "$1" "$2"; }
 
@@ -32,7 +32,8 @@ fi
 
 status=0 told=
 if command -v "$py" >/dev/null 2>&1; then
-	"$py" -B -c "$boot" "$size"
+	[ -r / ] && exec 3</ # Python compares what it has at a path with what this shell has (view.py)
+	"$py" -B -c "$run" "$boot" "$size"
 	status=$?
 	case $status in
 	93) exit 0 ;;           # Python has sent all facts

@@ -22,11 +22,25 @@ var sources embed.FS
 // memory, before it looks for them on the node, and compiles each only when it is imported. boot
 // compiles only with exec, because compile() creates a type for every kind of syntax. The first
 // line of boot identifies dsbuild's processes on a node (processes.py).
+//
+// The node's programs run in a clean Python, whatever the login, the inventory or a wrapper sets: if a variable or an
+// option changes how this Python compiles, warns, speaks or ends, boot starts it once more without them. What decides
+// what an import finds stays (PYTHONPATH, PYTHONHOME, PYTHONNOUSERSITE, -s, -E), and so does -B.
 const boot = `#dsbuild
 import os,sys
 if sys.path and sys.path[0]in("",os.getcwd()):del sys.path[0]
+f=sys.flags
+v=[]if f.ignore_environment else[n for n in os.environ if n[:6]=="PYTHON"and n[6:]in"` + unclean + `".split()]
+if(v or f.optimize or f.inspect or f.verbose or f.bytes_warning or getattr(f,"dev_mode",0)
+or sys.warnoptions or getattr(sys,"_xoptions",0))and sys.executable and len(sys.argv)<4:
+ for n in v:del os.environ[n]
+ k="ignore_environment","no_user_site","no_site","dont_write_bytecode","safe_path"
+ o="-"+"".join([c for c,n in zip("EsSBP",k)if getattr(f,n,0)])+"c"
+ try:os.execv(sys.executable,[sys.executable,o,"` + runBoot + `"]+sys.argv[1:]+["again"])
+ except OSError:pass
+sys.pycache_prefix=None
 import zlib
-h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""
+h,n=map(int,sys.argv[2].split("+"));n+=h;b=b""
 while len(b)<n:
  c=os.read(0,n-len(b))
  if not c:sys.exit("program arrived incomplete; setup: and startup files of the login shell must not read standard input")
@@ -47,6 +61,13 @@ sys.meta_path.insert(0,F(zip(s[::2],s[1::2])))
 p=sys.modules["dsbuild_node"]=M("dsbuild_node");p.__path__=[]
 import dsbuild_node.controller as d
 d.run(b[:h])`
+
+// runBoot is the code of -c: it runs the argument boot, which boot can then pass on.
+const runBoot = "import sys;exec(sys.argv[1])"
+
+// unclean are the variables, without PYTHON before them, that change how Python compiles, warns, speaks or ends.
+const unclean = "ASYNCIODEBUG COERCECLOCALE DEBUG DEVMODE DUMPREFS INSPECT IOENCODING MALLOC MALLOCSTATS NODEBUGRANGES " +
+	"OPTIMIZE PROFILEIMPORTTIME PYCACHEPREFIX TRACEMALLOC UTF8 VERBOSE WARNINGS"
 
 // Program is a module of the Python package, with all modules that it imports. dsbuild packs them
 // once, before the first node gets them: to a thousand nodes it sends a quarter of the bytes.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -29,7 +30,8 @@ const (
 // messages: each is a line with a random mark and a JSON object, so that other output of setup
 // lines, greetings and libraries does no harm.
 type Script struct {
-	// Python is the interpreter on the node.
+	// Python is the interpreter on the node: absolute or a command name; "python3" if empty. It is the one that answered
+	// the probe, by the same name: the path of sys.executable may be another program on the node.
 	Python string
 	// Find, if set, are interpreters in place of Python: the first that exists runs the program,
 	// without the user's folders and variables for Python.
@@ -45,8 +47,8 @@ type Script struct {
 }
 
 // find starts boot with the first interpreter that exists.
-const find = `boot=$1 sizes=$2; shift 2; ` +
-	`for p; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -c "$boot" "$sizes"; fi; done; ` +
+const find = `run=$1 boot=$2 sizes=$3; shift 3; ` +
+	`for p; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -c "$run" "$boot" "$sizes"; fi; done; ` +
 	`echo "no Python 3 found" >&2; exit 127`
 
 // ScriptError reports a program that ended early.
@@ -103,9 +105,9 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)
 	}
-	cmd := remote.Command{Argv: []string{s.Python, "-c", boot, sizes}, Stdin: stdin}
+	cmd := remote.Command{Argv: []string{cmp.Or(s.Python, defaultPython), "-c", runBoot, boot, sizes}, Stdin: stdin}
 	if len(s.Find) > 0 {
-		cmd.Argv = append([]string{"sh", "-c", find, "sh", boot, sizes}, s.Find...)
+		cmd.Argv = append([]string{"sh", "-c", find, "sh", runBoot, boot, sizes}, s.Find...)
 	}
 	if s.Request != nil {
 		cmd.About = string(request)

@@ -125,6 +125,10 @@ Current thread 0x00007f9c4bbcab80 (most recent call first):
 	if hint := f.PythonHint("set python:"); !strings.HasPrefix(hint, "unset PYTHONHOME on the node") {
 		t.Errorf("hint: %s", hint)
 	}
+	seed := `python (/usr/bin/python3: node reported: Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be "random" or an integer)`
+	if hint := (node.Facts{Missing: []string{seed}}).PythonHint("set python:"); !strings.HasPrefix(hint, "unset PYTHONHASHSEED on the node") {
+		t.Errorf("hint: %s", hint)
+	}
 	if hint := (node.Facts{Missing: []string{"python"}}).PythonHint("set python:"); hint != "set python:" {
 		t.Errorf("hint without a Python: %s", hint)
 	}

@@ -60,10 +60,12 @@ func noAnswer() error {
 		"rerun with --logs DIR to keep the node's output")
 }
 
-// Check checks on one node that its environment has an installation, by a program
-// that imports DeepSpeed there. m is the wheel's manifest.
-func Check(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, want Installation) error {
-	script := node.Script{Python: facts.Executable, Program: checkProgram, Request: want}
+// Check checks on one node that an environment has an installation, by a program that imports DeepSpeed there. python
+// is its interpreter, whose facts these are; m is the wheel's manifest.
+func Check(
+	ctx context.Context, n *fleet.Node, python string, facts node.Facts, m wheel.Manifest, want Installation,
+) error {
+	script := node.Script{Python: python, Program: checkProgram, Request: want}
 	var last answer
 	op := ""
 	err := script.Run(ctx, connect.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {

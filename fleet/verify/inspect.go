@@ -174,7 +174,7 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 	}
 	n.program.op, n.program.done = "", false
 	request := map[string]any{"ops": ops, "version": n.installed.Version}
-	script := node.Script{Python: n.Facts.Executable, Program: loadProgram, Request: request}
+	script := node.Script{Python: n.Host.Python, Program: loadProgram, Request: request}
 	// A Python writes byte code beside the modules when it starts and imports, which would
 	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}

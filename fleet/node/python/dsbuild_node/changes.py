@@ -258,6 +258,13 @@ def die_with_parent(parent):
         pass
 
 
+def installer_env(**more):
+    """The variables for pip or uv: none that changes how Python runs, what it finds, or where they look for packages.
+    Without PYTHONHOME some Pythons do not start."""
+    env = {k: v for k, v in os.environ.items() if k == "PYTHONHOME" or not k.startswith(("PYTHON", "PIP_", "UV_", "VIRTUAL_ENV", "CONDA_"))}
+    return dict(env, **more)
+
+
 def run_program(name, argv, env, folder, orders, lock, limit):
     """Runs a program in a private folder, and ends it if the controller goes away. The program dies
     if this agent is killed, and holds the lock as long as it lives."""

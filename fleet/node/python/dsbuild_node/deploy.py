@@ -22,9 +22,9 @@ import stat
 import sys
 import zipfile
 
-from dsbuild_node.accepted import digests_of, forget_signed, kept_answer, refuse_others, store_signed
+from dsbuild_node.accepted import forget_signed, kept_answer, refuse_others, store_signed
 from dsbuild_node.changes import (
-    GONE, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
+    GONE, Workplace, digest_of, end_sync, exists, installer_env, put_aside, remove, run_agent, run_program, save_json,
     start_sync, sweep)
 from dsbuild_node.check import check
 from dsbuild_node.distributions import (
@@ -35,7 +35,7 @@ from dsbuild_node.files import content, load_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.record import (
-    HASHES, compared, file_digest, owners, record_of, record_rows, unknown_code, walk, written,
+    compared, file_digest, is_as_recorded, of_other_pythons, owners, record_of, record_rows, unknown_code, walk, written,
     wrong_byte_code)
 
 HOME = home()
@@ -130,7 +130,7 @@ class Replacement:
             if not rows:
                 raise Failed("%s has no RECORD, which a rollback of %s needs" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
             files = {recorded_file(info, row) for row in rows} - {""}
-            self.own |= files - set(owners(files, self.names)) | {info}
+            self.own |= files - set(owners(files, self.names)) - set(of_other_pythons(files)) | {info}
         for place in sites() if "deepspeed" in self.names else ():
             self.packages.append(os.path.join(place, "deepspeed"))
             # verify calls code that nobody owns a difference, so a deploy takes it away.
@@ -195,9 +195,11 @@ class Replacement:
     def refuse_foreign(self, blocking):
         """Refuses a change that would replace files of other packages, or of no package."""
         blocking = {path: same for path, same in blocking.items() if not path.endswith(".pyc")}
-        owned, places = owners(list(blocking), self.names), sites()
+        owned, others, places = owners(list(blocking), self.names), of_other_pythons(blocking), sites()
         for path, same in sorted(blocking.items()):
             owner = owned.get(path)
+            if path in others:
+                raise Failed("%s belongs to the Python of %s and would be overwritten" % (path, others[path]), "another-python")
             if owner and not (same and same(path)):
                 raise Failed("%s belongs to %s and would be overwritten" % (path, owner), "another-package")
             if not owner and (os.path.isdir(path) or not path.startswith(tuple(place + os.sep for place in places))):
@@ -210,8 +212,7 @@ def recorded_file(info, row):
     path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
     if os.path.dirname(path) == scripts_folder() or path.startswith(tuple(place + os.sep for place in sites())):
         return path
-    algorithm, _, want = row[1].partition("=")
-    return path if algorithm in HASHES and want.rstrip("=") in digests_of(path, (), getattr(hashlib, algorithm)) else ""
+    return path if not os.path.islink(path) and is_as_recorded(path, row[1]) else ""
 
 
 def first_new(path, bases, moved):
@@ -263,8 +264,7 @@ def new_files(wheel):
         else:
             raise Failed("wheel has files for an unknown scheme: %r" % parts[1])
     files.update((os.path.join(scripts_folder(), command), None) for command in commands_of(texts.get("entry_points.txt", "")))
-    if not sys.pycache_prefix:  # else byte code lies outside of the environment, and Python makes it anew
-        files.update([(importlib.util.cache_from_source(path), None) for path in files if path.endswith(".py")])
+    files.update([(importlib.util.cache_from_source(path, optimization=""), None) for path in files if path.endswith(".py")])
     return files
 
 
@@ -667,7 +667,7 @@ def byte_code(brought):
     from dsbuild_node.byte_code import unpack_byte_code
 
     magic = int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
-    if magic != brought["magic"] or sys.pycache_prefix or sys.implementation.name != "cpython":
+    if magic != brought["magic"] or sys.implementation.name != "cpython":
         return {}
     return unpack_byte_code(brought["file"], brought["sha256"])
 
@@ -679,7 +679,7 @@ def add_byte_code(site, modules):
     for name, code in modules.items():
         path = os.path.join(site, name)
         st = os.stat(path)
-        target = importlib.util.cache_from_source(path)
+        target = importlib.util.cache_from_source(path, optimization="")
         if not exists(os.path.dirname(target)):
             os.mkdir(os.path.dirname(target))
         head = importlib.util.MAGIC_NUMBER + bytes(4) + b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size))
@@ -693,14 +693,12 @@ def compile_modules(info):
     import py_compile
     import warnings
 
-    if sys.pycache_prefix:  # byte code lies outside of the environment, and Python makes it when it runs
-        return
     site, made = os.path.dirname(info), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for path in [row[0] for row in record_rows(info) or [] if row[0].endswith(".py") and not row[0].startswith("../")]:
             try:
-                made.append(os.path.relpath(py_compile.compile(os.path.join(site, path), doraise=True), site))
+                made.append(os.path.relpath(py_compile.compile(os.path.join(site, path), doraise=True, optimize=0), site))
             except Exception:  # a module for another Python, or a template
                 pass
     with open(os.path.join(info, "RECORD"), "a", encoding="utf-8", errors="surrogateescape") as f:
@@ -750,8 +748,7 @@ def before():
 
 def run_pip(order, arguments, folder, orders, lock):
     """Runs pip in the private folder. No configuration can send the wheel elsewhere."""
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("PIP_")}
-    env.update(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
+    env = installer_env(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
     run_program("pip", argv, env, folder, orders, lock, order["limit_s"])

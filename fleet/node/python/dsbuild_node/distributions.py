@@ -63,10 +63,11 @@ def normal(name):
     return name
 
 
-def named_infos():
-    """(normalised name, what says that it is installed) of everything in the environment: a dist-info, or
-    an older form, which has no RECORD. Names with a tilde are what a pip that was cut off left, and pip ignores them."""
-    for place in sites():
+def named_infos(places=()):
+    """(normalised name, what says that it is installed) of everything in these places, or in the environment: a
+    dist-info, or an older form, which has no RECORD. Names with a tilde are what a pip that was cut off left, and pip
+    ignores them."""
+    for place in places or sites():
         for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
             stem, ending = os.path.splitext(entry)
             if ending in (".dist-info", ".egg-info", ".egg", ".egg-link") and stem[0] != "~":

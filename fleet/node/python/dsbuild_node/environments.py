@@ -13,7 +13,7 @@ import zipfile
 
 from dsbuild_node.accepted import forget_signed, kept_answer, store_signed
 from dsbuild_node.changes import (
-    GONE, PART, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
+    GONE, PART, Workplace, digest_of, end_sync, exists, installer_env, put_aside, remove, run_agent, run_program, save_json,
     start_sync, sweep, sync_folder)
 from dsbuild_node.distributions import dist_infos, normal
 from dsbuild_node.controller import REQUEST
@@ -260,8 +260,7 @@ class Environments(Workplace):
 
     def run_uv(self, order, orders, arguments):
         os.makedirs(CACHE, mode=0o700, exist_ok=True)  # uv lets everybody write its locks there
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))}
-        env.update(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
+        env = installer_env(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
         try:
             run_program("uv", [self.uv] + arguments, env, self.dir, orders, self.lock, order["limit_s"])
         except PermissionError:
@@ -352,7 +351,7 @@ class Environments(Workplace):
                 unused.update(normal(name.split("-")[0]) for name in os.listdir(os.path.join(FILES, sum)))
                 sweep(os.path.join(FILES, sum))
         if unused and self.uv:
-            env = dict(os.environ, UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1")
+            env = installer_env(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1")
             subprocess.run([self.uv, "--quiet", "cache", "clean"] + sorted(unused), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
 
     @staticmethod

@@ -4,13 +4,12 @@ import os
 from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.places import CURRENT, HOME, PLACE, PREVIOUS, ROOT, describe, mark_of, stored, target, unsafe, whole_of
 from dsbuild_node.probe import free, listed, site_id
+from dsbuild_node.view import existing, seen_by_node
 
 
 def room():
     """The free space for the environments, and whether this user may write there."""
-    place = ROOT
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
+    place = existing(ROOT)
     return free(place), os.access(place, os.W_OK)
 
 
@@ -26,4 +25,5 @@ def follow(_):
     danger, (bytes_free, writable) = unsafe(), room()
     emit({"unsafe": danger} if danger else {"looked": {
         "current": describe(target(CURRENT)), "previous": describe(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
-        "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "site": site_id(PLACE)}})
+        "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "site": site_id(PLACE),
+        "seen": seen_by_node(existing(PLACE)), "seen_at": existing(PLACE)}})

@@ -9,6 +9,7 @@ from dsbuild_node.distributions import (
 from dsbuild_node.controller import REQUEST, emit, module
 from dsbuild_node.files import NETWORK, content, load_json, text
 from dsbuild_node.in_use import users
+from dsbuild_node.view import existing, seen_by_node
 
 QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 
@@ -58,10 +59,8 @@ def site_id(path):
 
 def free(path):
     """The bytes that this user may still write at path, or above it if path does not exist."""
-    while not os.path.isdir(path) and path != os.path.dirname(path):
-        path = os.path.dirname(path)
     try:
-        st = os.statvfs(path)
+        st = os.statvfs(existing(path))
     except OSError:
         return 0
     return st.f_bavail * st.f_frsize
@@ -299,7 +298,7 @@ def probe(installed, taken):
     deepspeed, infos = installed(), [info for name, info in named_infos() if name == "deepspeed"]
     folders = [folder for folder in (os.path.join(place, "deepspeed") for place in places) if os.path.isdir(folder)]
     facts.update({
-        "site_packages": places[0], "site_id": site_id(places[0]),
+        "site_packages": places[0], "site_id": site_id(places[0]), "seen": seen_by_node(existing(places[0])),
         "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
         "writable": all(os.access(p, os.W_OK) for p in places + infos + folders + [p for p in (scripts, kept) if os.path.isdir(p)]),

@@ -70,18 +70,20 @@ def rows_in(record):
     return [row if len(row) > 1 else row + [""] for row in rows if row and row[0] and "\0" not in row[0]]
 
 
+def is_as_recorded(path, said):
+    """Whether a file has the digest of its row in RECORD."""
+    algorithm, _, want = said.partition("=")
+    try:
+        return algorithm in HASHES and written(file_digest(path, getattr(hashlib, algorithm)).digest()) == want.rstrip("=")
+    except OSError:
+        return False
+
+
 def altered(info):
     """The first few files that are missing or differ from RECORD."""
     wrong = []
     for row in record_rows(info) or []:
-        algorithm, _, want = row[1].partition("=")
-        if algorithm not in HASHES:
-            continue
-        try:
-            digest = file_digest(os.path.join(os.path.dirname(info), row[0]), getattr(hashlib, algorithm)).digest()
-        except OSError:
-            digest = b""
-        if written(digest) != want.rstrip("="):
+        if row[1].partition("=")[0] in HASHES and not is_as_recorded(os.path.join(os.path.dirname(info), row[0]), row[1]):
             wrong.append(row[0])
             if len(wrong) > 4:
                 break
@@ -162,15 +164,67 @@ def owners(paths, but):
     return found
 
 
+def other_pythons():
+    """The site-packages of the other Pythons that put their commands into the same folder as this one."""
+    folder, found = scripts_folder(), set()
+    base = os.path.dirname(folder)
+    for lib in os.listdir(base):
+        libraries = os.path.join(base, lib)
+        for python in os.listdir(libraries) if lib.startswith("lib") and os.path.isdir(libraries) else ():
+            there = python.startswith(("python", "pypy")) and any(os.path.exists(os.path.join(bin, python)) for bin in (folder, "/usr/bin"))
+            found.update(os.path.realpath(os.path.join(libraries, python, name)) for name in ("site-packages", "dist-packages") if there)
+    return sorted(place for place in found.difference(sites()) if os.path.isdir(place))
+
+
+def recorded_commands(paths, places):
+    """Those of the commands that a RECORD in these places lists, and that are as it says: the place of each."""
+    found, marks = {}, [os.fsencode("/" + os.path.basename(path)) + b"," for path in paths]
+    for _, info in named_infos(places) if paths else ():
+        data, place = content(os.path.join(info, "RECORD"), 1 << 26), os.path.dirname(info)
+        for row in rows_in(data) if any(mark in data for mark in marks) else ():
+            path = os.path.normpath(os.path.join(place, row[0]))
+            if path in paths and is_as_recorded(path, row[1]):
+                found[path] = place
+    return found
+
+
+def interpreter_of(path):
+    """The name of the interpreter in a script's first line, links followed; "" if there is none."""
+    first, _, rest = content(path, 1 << 12).decode("utf-8", "surrogateescape").partition("\n")
+    words = first[2:].split() if first.startswith("#!") else []
+    if rest.startswith("'''exec' "):  # a shell starts it, because its path is long or has a space
+        words = [rest[len("'''exec' "):].partition(' "$0"')[0].strip("\"'")]
+    return os.path.basename(os.path.realpath(words[-1 if words[0].endswith("/env") else 0])) if words else ""
+
+
+def of_other_pythons(paths):
+    """Those of the commands that belong to another Python of this prefix: its site-packages for each. A command is
+    this Python's if it is as this one's RECORD says; else the other's if it is as the other's RECORD says, or starts it."""
+    folder = scripts_folder()
+    paths = {path for path in paths if os.path.dirname(path) == folder and os.path.lexists(path)}
+    others = other_pythons() if paths else []
+    if not others:
+        return {}
+    paths -= set(recorded_commands(paths, sites()))
+    found, names = recorded_commands(paths, others), {os.path.basename(os.path.dirname(place)): place for place in others}
+    for path in paths.difference(found):
+        place = names.get(interpreter_of(path))
+        found.update({path: place} if place else {})
+    return found
+
+
 def taken(commands):
-    """The commands of wheels that exist here and do not belong to DeepSpeed, each with the
-    distribution that owns it, "" if none does."""
+    """The commands of wheels that exist here and do not belong to DeepSpeed, each with the distribution that
+    owns it, the site-packages of the other Python that does, or ""."""
     folder = scripts_folder()
     there = {os.path.join(folder, name): name for name in commands if os.path.lexists(os.path.join(folder, name))}
+    others = of_other_pythons(there)
     for info in dist_infos(sites()) if there else ():
         for row in record_rows(info) or ():
-            there.pop(os.path.normpath(os.path.join(os.path.dirname(info), row[0])), None)
-    owner = owners(list(there), {"deepspeed"})
+            path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
+            if path not in others:
+                there.pop(path, None)
+    owner = dict(owners(list(there), {"deepspeed"}), **others)
     return {name: owner.get(path, "") for path, name in there.items()}
 
 

@@ -1,0 +1,30 @@
+"""What the node itself has at a path: the program that python: names may run Python in another root or in a
+container, where a path leads to another folder. A file that dsbuild sends would not arrive there."""
+import os
+
+from dsbuild_node.files import text
+
+ROOT = 3  # the folder / of the shell that started this Python (probe.sh), if the program between has kept it
+
+
+def existing(path):
+    """The folder at path, or the nearest above it."""
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def seen_by_node(folder):
+    """"" if the node's shell has this very folder at its path; "other" if it has not; if that is unknown here,
+    what the shell must find there: the running kernel, device and inode."""
+    st = os.stat(folder)
+    try:
+        if os.fstat(ROOT).st_mode & 0o170000 != 0o040000:
+            raise OSError
+    except OSError:
+        return "%s %d:%d" % (text("/proc/sys/kernel/random/boot_id").strip(), st.st_dev, st.st_ino)
+    try:
+        there = os.stat(folder.lstrip("/") or ".", dir_fd=ROOT)
+    except OSError:
+        return "other"
+    return "" if (there.st_dev, there.st_ino) == (st.st_dev, st.st_ino) else "other"
