@@ -40,6 +40,11 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	case f.ReadOnly:
 		return []string{"environment is on a read-only file system: " + node.QuotePath(f.SitePackages)},
 			"remount it read-write, and check for disk errors: dmesg"
+	case f.ForeignOwner != "":
+		owner := node.QuotePath(f.ForeignOwner)
+		return []string{fmt.Sprintf("environment %s is in %s's hands, who could redirect what root changes there",
+				node.QuotePath(f.Prefix), owner)},
+			fmt.Sprintf("set sudo: %[1]s (or user: %[1]s) in the inventory", node.PlainPath(f.ForeignOwner, "OWNER"))
 	case f.HomeOwner != "":
 		home, owner := node.QuotePath(f.Home()), node.QuotePath(f.HomeOwner)
 		return []string{fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},

@@ -9,6 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/private"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -39,7 +40,9 @@ type begun struct {
 
 // agent is the program that holds the lock of the environment and changes it.
 func (n *nodeState) agent() node.Script {
-	return node.Script{Python: n.Host.Python, Program: agentProgram}
+	return node.Script{
+		Python: n.Host.Python, Program: agentProgram, Request: map[string]any{"safe": private.Script()},
+	}
 }
 
 // lock starts the agent, which expects files.

@@ -111,7 +111,6 @@ def deploy(run):
     env.record({"installed": {"sha256": run}, "journal": {"run": run}, "forget": False})
     env.keep = True
     env.undo()
-    give_to_owner([HOME])
     assert env.last_run() == run, env.last_run()
 
 def as_user(uid, call):
@@ -150,18 +149,91 @@ print(sorted(os.listdir(HOME)))
 	}
 }
 
-// The files that root installs belong to the environment's owner. So the owner can deploy and roll back afterwards.
-func TestRootInstallsForTheOwner(t *testing.T) {
+// Root changes nothing in an environment that another account could redirect by a link, at whatever part of its path. A
+// link of root's own to a directory of its own is accepted, and stays as it is.
+func TestRootFollowsNoLinksOfOthers(t *testing.T) {
 	t.Parallel()
 	said := asUsers(t, `
-for i, uid in enumerate((0, 1001, 0, 1001)):
-    as_user(uid, lambda: deploy("run%d" % i))
-    for folder, folders, files in os.walk(HOME if uid else sites()[0] + "/deepspeed"):
-        for path in [folder] + [os.path.join(folder, name) for name in files]:
-            if os.stat(path).st_uid != 1001:
-                print("after run%d: %s belongs to %d" % (i, path, os.stat(path).st_uid))
+import tempfile
+
+def mine():
+    for path in [sys.prefix] + [os.path.join(folder, name) for folder, names, _ in os.walk(sys.prefix) for name in names]:
+        os.chown(path, 0, 0, follow_symlinks=False)
+    if exists(HOME):
+        os.unlink(HOME)
+    os.symlink(target, HOME)
+
+def look(what):
+    try:
+        open_as_environment()
+        print(what, "accepted")
+    except Failed as e:
+        print(what, e.advice)
+    if os.stat(target).st_mode & 0o7777 != mode or os.stat(target).st_uid != 0 or os.listdir(target) != []:
+        print(what, "changed", target)
+
+target, mode = tempfile.mkdtemp(), 0o700
+look("all of it")
+for what, path in (("packages", sites()[0]), ("environment", sys.prefix), ("above", os.path.dirname(sys.prefix))):
+    mine()
+    os.chown(path, 1001, 0)
+    look(what)
+    os.chown(path, 0, 0)
+mine()
+os.chown(HOME, 1001, 0, follow_symlinks=False)
+look("link")
+mine()
+look("own link")
+mode = 0o777
+os.chmod(target, mode)
+look("link to a directory of all")
+os.rmdir(target)
+os.unlink(HOME)
+open_as_environment()
+print("directory", os.path.isdir(HOME))
 `)
-	if said != "" {
-		t.Errorf("%s, want that all belongs to the owner", said)
+	want := "all of it not-as-root\npackages not-as-root\nenvironment not-as-root\nabove not-as-root\nlink unsafe-link\n" +
+		"own link accepted\nlink to a directory of all unsafe-link\ndirectory True\n"
+	if said != want {
+		t.Errorf("%s, want %s", said, want)
+	}
+}
+
+// An administrator writes through no link that another one of the group has put among dsbuild's files.
+func TestAdministratorsFollowNoLinks(t *testing.T) {
+	t.Parallel()
+	said := asUsers(t, `
+import tempfile
+
+for folder, _, _ in os.walk(sys.prefix):
+    os.chmod(folder, 0o2775)
+as_user(1001, lambda: deploy("run0"))
+home = tempfile.mkdtemp()
+victim = os.path.join(home, "victim")
+os.chmod(home, 0o711)
+for name in ("lock", "journal.jsonl", "change.json.part", "installed.json.part", "inbox"):
+    with open(victim, "w") as f:
+        f.write("mine")
+    os.chown(victim, 1002, 65534)
+    os.chmod(victim, 0o600)
+    path = os.path.join(HOME, name)
+    aside = path + "+"
+    if exists(path):
+        os.rename(path, aside)
+    os.symlink(victim, path)
+    os.chown(path, 1001, 65534, follow_symlinks=False)
+    sys.stdout.flush()
+    as_user(1002, lambda: deploy("run-" + name))
+    if content(victim) != b"mine" or os.stat(victim).st_mode & 0o7777 != 0o600:
+        print(name, "was followed:", content(victim))
+    remove(path)
+    if exists(aside):
+        os.rename(aside, path)
+shutil.rmtree(home)
+`)
+	for line := range strings.Lines(said) { // refused is right, too
+		if !strings.HasPrefix(line, "user 1002: ") {
+			t.Error(line)
+		}
 	}
 }

@@ -4,10 +4,13 @@ package deploy_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,6 +66,44 @@ func TestDeployBySudo(t *testing.T) {
 	if n.Status != report.Failed || n.Step != "connect" || !strings.Contains(n.Error, "unknown user") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
+}
+
+// Root is refused an environment of another account, which could redirect root by a link. With that account in sudo: the
+// same node gets the wheel, and nothing of root's.
+func TestRootInAnothersEnvironment(t *testing.T) {
+	t.Parallel()
+	nodestest.Sudo(t)
+	e := newEnvironment(t, "2.15.0")
+	openFolders(t, e)
+	u, err := user.Lookup(nodestest.SudoUser)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, _ := strconv.Atoi(u.Uid) //nolint:errcheck // a number on every Unix
+	chown := func(path string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Lchown(path, uid, uid)) }
+	secret, link := t.TempDir(), filepath.Join(e.dir, ".dsbuild")
+	err = errors.Join(filepath.WalkDir(e.dir, chown), os.Chmod(secret, 0o700), os.Symlink(secret, link), os.Lchown(link, uid, uid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
+	opt.Dialer = remote.WithSudo(opt.Dialer, remote.NewAnswers(nil), remote.SudoLimit)
+	n := run(t, context.Background(), opt).Nodes[0]
+	if n.Status != report.Refused || n.Changed || !strings.Contains(n.Hint, "sudo: "+nodestest.SudoUser) {
+		t.Errorf("as root: %+v, want a refusal with a hint", n)
+	}
+	if info, err := os.Stat(secret); err != nil || info.Mode().Perm() != 0o700 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("%v, %v, want that root's directory is as it was", info, err)
+	}
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	opt.Hosts[0].Sudo = nodestest.SudoUser
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
+		t.Fatalf("as the owner: %+v", n)
+	}
+	belongsTo(t, e.dir, uid)
 }
 
 // openFolders lets every user look into an environment.

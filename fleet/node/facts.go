@@ -44,7 +44,9 @@ type Facts struct {
 	Previous   *Previous  `json:"previous"`             // the version that a rollback restores; nil: nothing is kept
 	Unfinished bool       `json:"unfinished"`           // a change of the environment was cut off and waits for repair
 	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Home, if dsbuild may not write there
-	ReadOnly   bool       `json:"read_only"`            // site-packages is on a file system mounted read-only
+	// ForeignOwner is, if dsbuild is root there, another account that owns a directory on the path of the environment.
+	ForeignOwner string `json:"foreign_owner,omitempty"`
+	ReadOnly     bool   `json:"read_only"` // site-packages is on a file system mounted read-only
 	// NoRecord lists forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info
 	// without RECORD.
 	NoRecord  []string          `json:"no_record,omitempty"`

@@ -1,11 +1,10 @@
 """The byte code of DeepSpeed's modules: unpacks the byte code of a wheel, and finds byte code that is not
 that of its module."""
 import hashlib
-import json
 import os
 
 from dsbuild_node.distributions import home
-from dsbuild_node.files import content
+from dsbuild_node.files import content, open_regular, read_json
 
 MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
 
@@ -18,7 +17,7 @@ def unpack_byte_code(file, sha256):
     except ImportError:  # an optional part of Python
         return {}
     try:
-        with open(file, "rb") as f:
+        with open(open_regular(file), "rb") as f:
             data = f.read(MOST_CODE)
         texts, room = [], MOST_CODE
         while data:  # one stream after the other
@@ -33,10 +32,13 @@ def unpack_byte_code(file, sha256):
         return {}
     listing, _, code = text.partition(b"\n")
     modules, at = {}, 0
-    for name, size in json.loads(listing.decode("utf-8")):
-        if not name.startswith("/") and os.pardir not in name.split("/"):
-            modules[name] = code[at:at + size]
-        at += size
+    try:
+        for name, size in read_json(listing):
+            if not name.startswith("/") and os.pardir not in name.split("/"):
+                modules[name] = code[at:at + size]
+            at += size
+    except (ValueError, TypeError, AttributeError):  # no list of names and sizes
+        return {}
     return modules
 
 

@@ -14,6 +14,7 @@ import time
 
 from dsbuild_node.agent import SIGNALS, Gone, Orders, answer, serve
 from dsbuild_node.controller import REQUEST, emit
+from dsbuild_node.files import read_json
 from dsbuild_node.import_check import Failed
 
 PART = ".part"  # ends the name of an upload that is not whole
@@ -28,8 +29,9 @@ class Busy(Failed):
 def save_json(path, value):
     """Writes a JSON file whole or not at all, and waits until it is on the disk."""
     part = path + ".part"
+    remove(part)  # the new file is never written through a link
     try:
-        with open(part, "w", encoding="utf-8") as f:
+        with open(part, "x", encoding="utf-8") as f:
             json.dump(value, f)
             f.flush()
             os.fsync(f.fileno())
@@ -152,7 +154,7 @@ class Workplace:
         another agent of the same run holds the lock (their nodes share the folder), it waits as long
         as the controller does. Only who may change home can open the file: who can, can lock it."""
         mode = 0o660 if os.stat(self.home).st_mode & 0o020 else 0o600
-        self.lock = os.open(os.path.join(self.home, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        self.lock = os.open(os.path.join(self.home, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         deadline = time.monotonic() + REQUEST["lock_s"]
         while True:
             try:
@@ -186,7 +188,11 @@ class Workplace:
             sweep(os.path.join(self.home, "run-inbox"))
         if not exists(self.inbox):
             os.mkdir(self.inbox, 0o700)
-        os.chmod(self.inbox, 0o700)
+        inbox = os.open(self.inbox, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.fchmod(inbox, 0o700)
+        finally:
+            os.close(inbox)
         wanted, whole = {f["name"]: f["sha256"] for f in REQUEST["files"]}, []
         for name in os.listdir(self.inbox):
             path = os.path.join(self.inbox, name)
@@ -210,7 +216,7 @@ class Workplace:
         """Adds a line to the journal, unless the last line is equal: an interrupted finish is
         repeated. Removes a last line that was cut off."""
         line = json.dumps(entry).encode("ascii") + b"\n"
-        with open(self.journal, "a+b") as f:
+        with open(self.journal, "a+b", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666)) as f:
             last, end = last_line(f)
             f.truncate(end)
             if last != line:
@@ -224,7 +230,7 @@ class Workplace:
             raise Failed("%s is not a writable regular file" % self.journal, "in-the-way")
         try:
             with open(self.journal, "rb") as f:
-                return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
+                return str(read_json(last_line(f)[0] or b"{}").get("run", ""))
         except (OSError, ValueError, AttributeError):  # AttributeError: no object
             return ""
 

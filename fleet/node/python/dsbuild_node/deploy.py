@@ -15,7 +15,6 @@ All files of dsbuild are in HOME:
   journal.jsonl    a line for each change"""
 import errno
 import hashlib
-import json
 import os
 import shutil
 import stat
@@ -31,9 +30,10 @@ from dsbuild_node.distributions import (
     dist_info, home, installed, metadata_version, named_infos, normal, noted_extra_wheels, previous, record_sha256,
     scripts_folder, sites)
 from dsbuild_node.controller import REQUEST
-from dsbuild_node.files import content, load_json
+from dsbuild_node.files import content, foreign_owner, load_json, open_regular, read_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
+from dsbuild_node.private import first_unsafe
 from dsbuild_node.record import (
     compared, file_digest, is_as_recorded, of_other_pythons, owners, record_of, record_rows, unknown_code, walk, written,
     wrong_byte_code)
@@ -52,8 +52,8 @@ def read_change(path):
     cannot be read (a stale NFS handle, a torn file), this fails: the files that it lists
     as moved aside may be the only copy of the old DeepSpeed."""
     try:
-        with open(path, encoding="utf-8") as f:
-            change = json.load(f)
+        with open(open_regular(path), "rb") as f:
+            change = read_json(f.read(1 << 26))
         forms = {"done": bool, "kept": str, "roots": list}
         if isinstance(change, dict) and change.get("done"):
             forms.update(installed=(dict, type(None)), journal=dict, forget=bool)
@@ -394,28 +394,29 @@ def same_as_file(kept):
 def open_as_environment():
     """Lets new files, also those of pip, be read and written by those who may read and write the folder of
     the packages, whatever umask the login has: by its group if they get it too, never written by others.
-    HOME gets that folder's group and mode."""
+    HOME gets that folder's group and mode. A link in the place of HOME stays as it is, if nobody else can change it."""
+    owner = foreign_owner([sys.prefix] + sites())
+    if owner:
+        raise Failed("%s could redirect what root changes in this environment" % owner, "not-as-root")
     site = os.stat(sites()[0])
     os.umask(0o077 & ~site.st_mode | (0o002 if site.st_mode & stat.S_ISGID or site.st_gid == os.getegid() else 0o022))
+    if os.path.islink(HOME):
+        danger = first_unsafe(HOME)
+        if danger or not os.path.isdir(HOME):
+            raise Failed("%s is a link: %s" % (HOME, danger or "to no directory"), "unsafe-link")
+        return
     os.makedirs(HOME, exist_ok=True)
-    if os.stat(HOME).st_uid == os.geteuid():
-        try:
-            os.chown(HOME, -1, site.st_gid)
-        except OSError:  # the user is not in that group
-            pass
-        shared = os.stat(HOME).st_gid == site.st_gid
-        os.chmod(HOME, 0o700 | site.st_mode & (0o2775 if shared else 0o755))
-
-
-def give_to_owner(paths):
-    """Gives files that root has made to the owner of the folder of the packages. Otherwise the owner could
-    neither change nor replace them."""
-    site = os.stat(sites()[0])
-    for path in paths if os.geteuid() == 0 and site.st_uid != 0 else ():
-        os.chown(path, site.st_uid, -1, follow_symlinks=False)
-        for folder, folders, files in os.walk(path):
-            for name in folders + files:
-                os.chown(os.path.join(folder, name), site.st_uid, -1, follow_symlinks=False)
+    fd = os.open(HOME, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # whoever may write beside it could replace its name
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            try:
+                os.fchown(fd, -1, site.st_gid)
+            except OSError:  # the user is not in that group
+                pass
+            shared = os.fstat(fd).st_gid == site.st_gid
+            os.fchmod(fd, 0o700 | site.st_mode & (0o2775 if shared else 0o755))
+    finally:
+        os.close(fd)
 
 
 class Environment(Workplace):
@@ -577,7 +578,6 @@ class Environment(Workplace):
             os.rename(change["kept"], PREVIOUS)
         self.note(change["journal"])
         self.sweep_roots()
-        give_to_owner(root["path"] for root in change["roots"] if exists(root["path"]))
         remove(CHANGE)
         self.change = None
         forget_signed(HOME, [noted_sha256(load_json(INSTALLED)), noted_sha256((load_json(os.path.join(PREVIOUS, "change.json")) or {}).get("noted"))])
@@ -770,7 +770,4 @@ def verbs(env, orders):
 
 
 def main():
-    try:
-        run_agent(Environment(), verbs)
-    finally:
-        give_to_owner([HOME])
+    run_agent(Environment(), verbs)

@@ -3,7 +3,6 @@ a new one beside the old one, and renames a link. If the controller goes away, t
 environment that it is making."""
 import hashlib
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from dsbuild_node.changes import (
     start_sync, sweep, sync_folder)
 from dsbuild_node.distributions import dist_infos, normal
 from dsbuild_node.controller import REQUEST
-from dsbuild_node.files import content, load_json
+from dsbuild_node.files import content, load_json, read_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.known_files import EarlyInstaller, NotedFiles, note_files
@@ -415,8 +414,7 @@ def needs():
             path = os.path.join(ROOT, name, inner, NOTE)
             if not exists(path):
                 continue
-            with open(path, encoding="utf-8") as f:
-                mark = json.load(f)
+            mark = read_json(content(path, 1 << 26))
             needed.update(mark["files"])
             pythons.add((mark.get("python") or {}).get("sha256"))
     return needed, pythons

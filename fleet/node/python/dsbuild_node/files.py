@@ -5,6 +5,7 @@ import os
 # Types of file systems that several machines may share.
 NETWORK = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "smb3", "gpfs", "glusterfs", "fuse.glusterfs",
            "fuse.sshfs", "afs", "orangefs", "wekafs", "fuse.juicefs", "fuse.ceph", "panfs")
+MOST_LEVELS = 100  # of a JSON value
 
 
 def content(path, most=1 << 20):
@@ -32,11 +33,58 @@ def text(path):
     return content(path).decode("utf-8", "replace")
 
 
+def open_regular(path):
+    """A descriptor of a regular file, for reading. Fails with an OSError for anything else: a pipe would block."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if os.fstat(fd).st_mode & 0o170000 != 0o100000:
+        os.close(fd)
+        raise OSError("not a regular file")
+    return fd
+
+
+def read_json(source):
+    """The value of a JSON text. Fails with a ValueError only, also if the value has so many levels that nothing
+    could write it again."""
+    try:
+        value = json.loads(source.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("too many levels")
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [v for holder in level if isinstance(holder, (dict, list))
+                 for v in (holder.values() if isinstance(holder, dict) else holder)]
+        if not level:
+            return value
+    raise ValueError("too many levels")
+
+
 def load_json(path):
     """The object in a JSON file of dsbuild, or None."""
     source = content(path, 1 << 26)
     try:
-        value = json.loads(source.decode("utf-8")) if source else None
-    except (ValueError, RecursionError):
+        value = read_json(source) if source else None
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def owner_name(uid):
+    """The name of an account, or its number."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return str(uid)
+
+
+def foreign_owner(paths):
+    """Another account that could put a link in the place of one of these paths, "" if there is none: it owns a directory on
+    the way. Only root has to ask, because a link would send root to files that the account itself cannot reach."""
+    for path in {way for path in paths for way in (path, os.path.realpath(path))} if os.geteuid() == 0 else ():
+        while path != os.path.dirname(path):
+            uid = os.lstat(path).st_uid
+            if uid:
+                return owner_name(uid)
+            path = os.path.dirname(path)
+    return ""

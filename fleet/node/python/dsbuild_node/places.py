@@ -1,13 +1,13 @@
 """The places of whole environments on a node, and their state. Changes nothing. REQUEST names the
-environment and, if it is not the user's own, the folder; safe is the script of package private."""
+environment and, if it is not the user's own, the folder."""
 import hashlib
 import os
-import subprocess
 
 from dsbuild_node.distributions import metadata_of, normal
 from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import load_json
 from dsbuild_node.interpreter import altered_python, wrong_modules
+from dsbuild_node.private import first_unsafe
 from dsbuild_node.record import CODE, HASHES, file_digest, record_rows, walk, written
 
 FOLDER = REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share")
@@ -28,8 +28,7 @@ def unsafe():
         ".dsbuild", ".dsbuild/files", ".dsbuild/cache", ".dsbuild/pythons", ".dsbuild/inbox", ".dsbuild/signed", REQUEST["name"])]
     names = [name for name in (target(CURRENT), target(PREVIOUS)) if name]
     parts += [os.path.join("dsbuild/env", REQUEST["name"], name) for name in names]
-    script = REQUEST["safe"] + '\nunsafe "$@" || echo "cannot determine who can write to $1"'
-    return subprocess.run(["sh", "-c", script, "sh", FOLDER] + parts, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE).stdout.decode("utf-8", "replace").strip()
+    return first_unsafe(FOLDER, parts)
 
 
 def target(link):

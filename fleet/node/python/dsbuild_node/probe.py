@@ -7,7 +7,7 @@ import sys
 from dsbuild_node.distributions import (
     home, installed, metadata_of, named_infos, normal, noted_extra_wheels, previous, record_sha256, scripts_folder, sites)
 from dsbuild_node.controller import REQUEST, emit, module
-from dsbuild_node.files import NETWORK, content, load_json, text
+from dsbuild_node.files import NETWORK, content, foreign_owner, load_json, owner_name, text
 from dsbuild_node.in_use import users
 from dsbuild_node.view import existing, seen_by_node
 
@@ -64,17 +64,6 @@ def free(path):
     except OSError:
         return 0
     return st.f_bavail * st.f_frsize
-
-
-def owner_of(path):
-    """The name of the user to whom a file belongs, or the number."""
-    uid = os.stat(path).st_uid
-    try:
-        import pwd
-
-        return pwd.getpwuid(uid).pw_name
-    except (ImportError, KeyError):
-        return str(uid)
 
 
 def read_only(path):
@@ -307,7 +296,8 @@ def probe(installed, taken):
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(), "extra_wheels": extra_wheels(), "taken": taken(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(kept), "unfinished": "change.json" in own,
-        "read_only": read_only(places[0]), "home_owner": owner_of(kept) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
+        "read_only": read_only(places[0]), "home_owner": owner_name(os.stat(kept).st_uid) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
+        "foreign_owner": foreign_owner([sys.prefix] + places),
         "no_record": [info for info in infos if b"," not in content(os.path.join(info, "RECORD"), 1 << 26)],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })

@@ -6,7 +6,7 @@ import sys
 
 from dsbuild_node.distributions import (
     dist_info, dist_infos, installed, named_infos, own_note, record_sha256, scripts_folder, sites)
-from dsbuild_node.files import content, load_json, text
+from dsbuild_node.files import content, load_json, open_regular, text
 
 HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
 CODE = (".py", ".pyc", ".so")  # endings that an import looks for
@@ -23,11 +23,8 @@ def record_of(name):
 
 def file_digest(path, new=hashlib.sha256):
     """The digest of a file, as an object of hashlib."""
-    # open() would make three objects for each of a thousand files. O_NONBLOCK: a pipe must not block.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    fd = open_regular(path)  # open() would make three objects for each of a thousand files
     try:
-        if os.fstat(fd).st_mode & 0o170000 != 0o100000:
-            raise OSError("not a regular file")
         digest = new(BUFFER[:os.readv(fd, [BUFFER])])
         n = os.readv(fd, [BUFFER])
         while n:

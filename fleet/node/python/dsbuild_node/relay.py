@@ -18,6 +18,7 @@ import time
 
 from dsbuild_node.agent import Gone, Orders, send, serve
 from dsbuild_node.controller import REQUEST
+from dsbuild_node.files import read_json
 
 PART = ".part"  # ends the name of a file that is not whole
 BEAT = 1  # seconds between frames of a parent that has no new piece
@@ -254,7 +255,7 @@ class Relay:
         try:
             raw.settimeout(REQUEST["quiet_s"])  # of silence, then it is given up
             with self.server.wrap_socket(raw, server_side=True) as child:
-                ask = json.loads(receive_line(child).decode("ascii"))
+                ask = read_json(receive_line(child))
                 self.send(child, self.copies[ask["token"]], int(ask["at"]))
         except (OSError, ValueError, KeyError, TypeError):  # ssl.SSLError is an OSError
             pass  # the child says to the controller what it missed
