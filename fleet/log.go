@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/secrets"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -70,7 +71,8 @@ func newLogFolder(opt Options, run string) *logFolder {
 // newLog creates the log of a node.
 func (b *logFolder) newLog(h inventory.Host) *Log {
 	l := &Log{folder: b, node: h.Name, file: filepath.Join(b.dir, b.fileName(h.Name))}
-	l.secrets = sync.OnceValue(func() *strings.Replacer { return secretsOf(h) })
+	l.secrets = sync.OnceValue(func() *secrets.Hider { return secretsOf(h, false) })
+	l.shown = sync.OnceValue(func() *secrets.Hider { return secretsOf(h, true) })
 	return l
 }
 
@@ -114,7 +116,8 @@ type Log struct {
 	folder  *logFolder
 	node    string // its name in the inventory
 	file    string
-	secrets func() *strings.Replacer
+	secrets func() *secrets.Hider // hides all values of the inventory, in the log
+	shown   func() *secrets.Hider // hides passwords and the like, in messages and the report
 
 	mu    sync.Mutex
 	begun bool // the file exists
@@ -138,11 +141,10 @@ func (l *Log) add(kind, text string, more int) {
 	if l.off() {
 		return
 	}
-	text = ui.Clean(text)
-	if strings.Contains(text, "://") {
+	if text = ui.Clean(text); strings.Contains(text, "://") {
 		text = login.ReplaceAllString(text, "${1}[login]@")
 	}
-	text = l.secrets().Replace(text)
+	text = l.secrets().Hide(text)
 	if more == 0 {
 		text = ui.ShortenMiddle(text, maxLine) // its end often says the most
 	} else { // its end may be a part of a secret

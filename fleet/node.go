@@ -103,12 +103,21 @@ func (n *Node) Failed() bool { return n.Status == report.Failed || n.Status == r
 
 // Note prints a message about the node. Equal messages about several nodes become one line.
 func (n *Node) Note(format string, args ...any) {
-	n.fleet.progress.note(n, nodeerr.Messagef(format, args...))
+	n.fleet.progress.note(n, n.hide(nodeerr.Messagef(format, args...)))
 }
 
 // Warn is Note for a warning.
 func (n *Node) Warn(format string, args ...any) {
-	n.fleet.progress.warn(n, nodeerr.Messagef(format, args...))
+	n.fleet.progress.warn(n, n.hide(nodeerr.Messagef(format, args...)))
+}
+
+// hide hides the passwords of the inventory in a message: a node may repeat what it got.
+func (n *Node) hide(m nodeerr.Message) nodeerr.Message {
+	if n.Log == nil || n.Log.shown == nil {
+		return m
+	}
+	hide := n.Log.shown().Hide
+	return nodeerr.Message{Text: hide(m.Text), Common: hide(m.Common)}
 }
 
 // AddSent adds bytes to the display of the progress.
@@ -121,11 +130,12 @@ const maxError = 4 << 10
 func (n *Node) Report() report.Node {
 	r := report.Node{
 		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
-		Differs: []string{}, Notes: []string{}, ExtraWheels: []string{}, CauseText: nodeerr.Common(n.Err), Serial: n.serial,
+		Differs: []string{}, Notes: []string{}, ExtraWheels: []string{}, Serial: n.serial,
 		Facts: n.Facts, Changed: n.Changed, StateUnknown: n.StateUnknown || n.Facts == nil, Sent: n.Sent,
 	}
 	if n.Err != nil {
-		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), maxError), ui.OneLine(fault.Hint(n.Err))
+		m := n.hide(nodeerr.From(n.Err))
+		r.Error, r.CauseText, r.Hint = ui.ShortenMiddle(ui.OneLine(m.Text), maxError), m.Common, ui.OneLine(fault.Hint(n.Err))
 	}
 	return r
 }

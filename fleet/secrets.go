@@ -1,19 +1,14 @@
 package fleet
 
 import (
-	"cmp"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf16"
 
 	"github.com/dsbuild/dsbuild/internal/connect"
-	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/internal/secrets"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -25,17 +20,18 @@ var (
 	private = regexp.MustCompile(`(?i)token|secret|passw|key|credential|auth`)
 )
 
-// secretsOf replaces the values of the variables that the inventory sets by the variables' names: a
-// reader of the log does not need the values.
-func secretsOf(h inventory.Host) *strings.Replacer {
-	var values [][2]string // pairs of a hidden value and its placeholder
+// secretsOf hides the values of the variables that the inventory sets behind the variables' names: a reader of the log
+// does not need the values. With onlyPrivate it hides those that their names call secret, and passwords in URLs.
+func secretsOf(h inventory.Host, onlyPrivate bool) *secrets.Hider {
+	hider := &secrets.Hider{}
 	hide := func(name, value string) {
-		for _, part := range append(passwords(value), strings.Split(value, "\n")...) {
-			if !hides(name, part) {
-				continue
-			}
-			for _, spelling := range spellings(part) {
-				values = append(values, [2]string{spelling, "[" + name + "]"})
+		parts := passwords(value)
+		if !onlyPrivate || private.MatchString(name) {
+			parts = append(parts, strings.Split(value, "\n")...)
+		}
+		for _, part := range parts {
+			if hides(name, part) {
+				hider.Add(part, "["+name+"]")
 			}
 		}
 	}
@@ -47,14 +43,7 @@ func secretsOf(h inventory.Host) *strings.Replacer {
 			hide(variable[0], variable[1])
 		}
 	}
-	// The longest value first: otherwise a value that is the beginning of another would leave the
-	// rest of it readable.
-	slices.SortStableFunc(values, func(a, b [2]string) int { return cmp.Compare(len(b[0]), len(a[0])) })
-	var pairs []string
-	for _, v := range values {
-		pairs = append(pairs, v[:]...)
-	}
-	return strings.NewReplacer(pairs...)
+	return hider
 }
 
 // passwords returns the password of a URL, as it is there and decoded: a program may show it without
@@ -75,42 +64,6 @@ func passwords(value string) []string {
 		decoded = password
 	}
 	return []string{password, decoded}
-}
-
-// spellings returns the ways in which a log may write a value: as it is, within a line, quoted for
-// a shell, in a URL, and in the JSON of dsbuild and of the Python programs on nodes.
-func spellings(value string) []string {
-	all := []string{
-		value, ui.Clean(value), ui.OneLine(value), strings.Trim(remote.Quote(value), "'"),
-		url.PathEscape(value), url.QueryEscape(value), strings.ReplaceAll(url.QueryEscape(value), "+", "%20"),
-	}
-	var text strings.Builder
-	enc := json.NewEncoder(&text)
-	for _, escapeHTML := range []bool{true, false} {
-		text.Reset()
-		enc.SetEscapeHTML(escapeHTML)
-		if err := enc.Encode(value); err == nil {
-			inner := strings.TrimSuffix(text.String(), "\"\n")[1:]
-			all = append(all, inner, asciiJSON(inner))
-		}
-	}
-	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
-}
-
-// asciiJSON escapes the characters of a JSON text that Python's json.dumps escapes beyond those that
-// JSON demands.
-func asciiJSON(text string) string {
-	var out strings.Builder
-	for _, r := range text {
-		if r <= '~' {
-			out.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.Encode([]rune{r}) {
-			fmt.Fprintf(&out, `\u%04x`, unit)
-		}
-	}
-	return out.String()
 }
 
 // hides reports whether a value may be a secret. Paths and very short values stay: without them a

@@ -60,7 +60,7 @@ func NewBase(arg string) (Base, error) {
 // isOCI reports whether a tar is an image layout and not a root file system. A layout has a
 // marker file at its top.
 func isOCI(file string) (bool, error) {
-	f, err := os.Open(file)
+	f, err := wheel.OpenFile(file)
 	if err != nil {
 		return false, err
 	}

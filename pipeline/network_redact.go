@@ -2,23 +2,18 @@ package pipeline
 
 import (
 	"cmp"
-	"encoding/base64"
 	"io"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/secrets"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // hidden replaces a secret.
 const hidden = "***"
-
-// shortest is the least length of a secret that is replaced by itself: a shorter one would remove
-// letters from every line. With its name before it, as in a URL, a secret is replaced whatever
-// its length.
-const shortest = 4
 
 // Secrets returns the texts of the site that nobody may read, the longest first: user names and
 // passwords in URLs, tokens, and the values in a query.
@@ -31,36 +26,36 @@ func (n Network) Secrets() []string {
 	}
 	for _, value := range n.variables {
 		for _, spelling := range loginSpellings(value) { // of the whole value: a password may have spaces
-			add(spelling, shortest)
+			add(spelling, secrets.Shortest)
 		}
 		for _, word := range strings.Fields(value) {
 			address, attributes, _ := strings.Cut(word, "|") // as in CCACHE_REMOTE_STORAGE
 			for attribute := range strings.SplitSeq(attributes, "|") {
 				if name, v, ok := strings.Cut(attribute, "="); ok && slices.Contains([]string{"bearer-token", "header"}, name) {
-					add(v, 1)
+					add(v, secrets.Shortest)
 				}
 			}
 			for _, spelling := range loginSpellings(address) {
-				add(spelling, shortest)
+				add(spelling, secrets.Shortest)
 			}
 			if u, err := url.Parse(address); err == nil && u.Host != "" {
-				add(u.RawQuery, shortest)
+				add(u.RawQuery, secrets.Shortest)
 			}
-			add(rawUser(address), 1)
+			add(rawUser(address), leastLogin(address))
 		}
-		add(rawUser(value), 1)
+		add(rawUser(value), leastLogin(value))
 	}
 	slices.SortFunc(found, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	return slices.Compact(found)
 }
 
-// loginSpellings returns the ways in which a program may write the login of a URL without the URL: the
-// password, or a token alone, as it is there, decoded and encoded anew.
+// loginSpellings returns what a program may write of the login of a URL without the URL: the password, or a token alone, as
+// it is there and decoded, and both as for a header.
 func loginSpellings(address string) []string {
 	raw := rawUser(address)
 	name, password, both := strings.Cut(raw, ":")
-	if !both {
-		return []string{raw}
+	if !both { // a token alone
+		name, password = "", raw
 	}
 	decoded, err := url.PathUnescape(password)
 	if err != nil {
@@ -70,12 +65,18 @@ func loginSpellings(address string) []string {
 	if err != nil {
 		user = name
 	}
-	return []string{
-		password, decoded,
-		url.PathEscape(decoded), url.QueryEscape(decoded), strings.ReplaceAll(url.QueryEscape(decoded), "+", "%20"),
-		url.UserPassword(user, decoded).String(),
-		user + ":" + decoded, base64.StdEncoding.EncodeToString([]byte(user + ":" + decoded)),
+	if !both {
+		return []string{password, decoded}
 	}
+	return []string{password, decoded, user + ":" + decoded}
+}
+
+// leastLogin is the least length of the login of a URL that is hidden: with a colon even a short one is in no other word.
+func leastLogin(address string) int {
+	if strings.Contains(rawUser(address), ":") {
+		return 1
+	}
+	return secrets.Shortest
 }
 
 // rawUser returns the text before the @ of a URL, unchanged.
@@ -92,41 +93,41 @@ func rawUser(address string) string {
 	return authority[:i]
 }
 
-// secretReplacer replaces the secrets in a text; nil if there are none.
-func (n Network) secretReplacer() *strings.Replacer {
-	var pairs []string
+// hider hides the secrets in a text; nil if there are none.
+func (n Network) hider() *secrets.Hider {
+	var h *secrets.Hider
 	for _, secret := range n.Secrets() {
-		pairs = append(pairs, secret, hidden)
+		if h == nil {
+			h = &secrets.Hider{}
+		}
+		h.Add(secret, hidden)
 	}
-	if len(pairs) == 0 {
-		return nil
-	}
-	return strings.NewReplacer(pairs...)
+	return h
 }
 
 // Reporter passes messages on to rep, without the secrets.
 func (n Network) Reporter(rep ui.Reporter) ui.Reporter {
-	if r := n.secretReplacer(); r != nil {
-		return ui.WithRewrite(rep, r.Replace)
+	if h := n.hider(); h != nil {
+		return ui.WithRewrite(rep, h.Hide)
 	}
 	return rep
 }
 
 // Log passes lines on to w, without the secrets. The caller must write whole lines.
 func (n Network) Log(w io.Writer) io.Writer {
-	if r := n.secretReplacer(); r != nil {
-		return redactedLog{w, r}
+	if h := n.hider(); h != nil {
+		return redactedLog{w, h}
 	}
 	return w
 }
 
 type redactedLog struct {
 	w io.Writer
-	r *strings.Replacer
+	h *secrets.Hider
 }
 
 func (l redactedLog) Write(p []byte) (int, error) {
-	if _, err := l.r.WriteString(l.w, string(p)); err != nil {
+	if _, err := io.WriteString(l.w, l.h.Hide(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -134,15 +135,15 @@ func (l redactedLog) Write(p []byte) (int, error) {
 
 // Error returns err without secrets in its text; its kind and exit code stay.
 func (n Network) Error(err error) error {
-	r := n.secretReplacer()
-	if err == nil || r == nil {
+	h := n.hider()
+	if err == nil || h == nil {
 		return err
 	}
 	text, advice := err.Error(), fault.Hint(err)
-	if r.Replace(text) == text && r.Replace(advice) == advice {
+	if h.Hide(text) == text && h.Hide(advice) == advice {
 		return err
 	}
-	return &redactedError{err, r.Replace(text), r.Replace(advice)}
+	return &redactedError{err, h.Hide(text), h.Hide(advice)}
 }
 
 type redactedError struct {

@@ -172,7 +172,7 @@ func sourceError(ctx context.Context, ref string, err error) error {
 
 // openSdist packs a source distribution again.
 func (p project) openSdist(ctx context.Context, file, dir string) (Source, error) {
-	f, err := os.Open(file)
+	f, err := wheel.OpenFile(file)
 	if err != nil {
 		return Source{}, badSource(file, err, "")
 	}

@@ -12,9 +12,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // checkout is the state of a work tree. A checkout's settings may name programs for nearly every action of
@@ -40,9 +43,16 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 	if err := needGit(); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, checkoutLimit, fmt.Errorf("git did not list the files of %s within %s", top, checkoutLimit))
+	defer cancel()
 	// Of the user's settings, only the names of ignored files count. GIT_DIR: the folder is no repository.
 	user := repository{scratch, append(gitEnv(environ, userVariables), "GIT_DIR="+scratch)}
 	ignored, _ := user.runGit(ctx, "config", "--type=path", "--get", "core.excludesFile") // status 1: not set
+	if name := strings.TrimSpace(string(ignored)); name != "" {
+		if err := refusePipe(name); err != nil {
+			return nil, err
+		}
+	}
 	global := filepath.Join(scratch, ".gitsettings")
 	// It may belong to another user.
 	if err := os.WriteFile(global, []byte("[safe]\n\tdirectory = *\n"), 0o600); err != nil {
@@ -62,6 +72,9 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 			fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, setting[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, setting[1]))
 	}
 	r := c.repository(top, dir)
+	if err := refusePipes(top, dir); err != nil {
+		return nil, err
+	}
 	if top != dir {
 		// Part of a larger repository, or only lying in one, or below something with a .git.
 		tracked, err := r.runGit(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml")
@@ -131,6 +144,9 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 				return "", fault.WithHint(fmt.Errorf("submodule %s is not checked out", prefix+name),
 					"git submodule update --init --recursive")
 			}
+			if err = refusePipesOfGit(filepath.Join(path, ".git")); err != nil {
+				return "", err
+			}
 			if is, err = c.addWorkTree(ctx, c.repository(path, path), prefix+name+"/", depth+1); err != nil {
 				return "", err
 			}
@@ -149,6 +165,106 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 		}
 	}
 	return commit, nil
+}
+
+// checkoutLimit bounds the time of git for a checkout: it reads files of the disk only.
+const checkoutLimit = 5 * time.Minute
+
+// refusePipes refuses a work tree in which a file that git reads is a pipe or a device: git would wait for it for ever.
+// top has the .git, dir is top or a folder in it.
+func refusePipes(top, dir string) error {
+	for at := dir; at != top; {
+		at = filepath.Dir(at)
+		for _, name := range readByGit() {
+			if err := refusePipe(filepath.Join(at, name)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := refusePipesOfGit(filepath.Join(top, ".git")); err != nil {
+		return err
+	}
+	seen := 0
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch seen++; {
+		case err != nil: // git says what it cannot read
+			return fs.SkipDir
+		case seen > maxTreeFiles:
+			return fs.SkipAll
+		case d.IsDir() && d.Name() == ".git":
+			return fs.SkipDir
+		case d.IsDir() && path != dir:
+			if _, err := os.Lstat(filepath.Join(path, "pyvenv.cfg")); err == nil {
+				return fs.SkipDir
+			}
+		case slices.Contains(readByGit(), d.Name()):
+			return refusePipe(path)
+		}
+		return nil
+	})
+}
+
+// readByGit are the files that git reads in every folder of a work tree.
+func readByGit() []string { return []string{".git", ".gitignore", ".gitattributes", ".gitmodules"} }
+
+// refusePipesOfGit is refusePipes for git's own folder, or the file that names it, except the many objects.
+func refusePipesOfGit(dir string) error {
+	if err := refusePipe(dir); err != nil {
+		return err
+	}
+	if to, ok := strings.CutPrefix(lineOf(dir), "gitdir: "); ok {
+		dir = from(filepath.Dir(dir), to)
+	}
+	dirs := []string{dir}
+	if common := lineOf(filepath.Join(dir, "commondir")); common != "" { // of a work tree that git worktree made
+		dirs = append(dirs, from(dir, common))
+	}
+	for _, dir := range dirs {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			dir = real
+		}
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil, d.IsDir() && slices.Contains([]string{"modules", "lfs", "logs"}, d.Name()),
+				d.IsDir() && filepath.Base(filepath.Dir(path)) == "objects" && d.Name() != "info":
+				return fs.SkipDir
+			case d.IsDir():
+				return nil
+			}
+			return refusePipe(path)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lineOf returns the line in a small file, "" if there is no such file.
+func lineOf(path string) string {
+	f, err := wheel.OpenFile(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, maxTreeName)) //nolint:errcheck // git says what it cannot read
+	return strings.TrimSpace(string(text))
+}
+
+// from returns the path to, which may be relative to dir.
+func from(dir, to string) string {
+	if filepath.IsAbs(to) {
+		return to
+	}
+	return filepath.Join(dir, to)
+}
+
+// refusePipe refuses a path that exists and leads to no regular file.
+func refusePipe(path string) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return fault.WithHint(fmt.Errorf("%s is not a regular file, and git would wait for it", path), "remove it")
+	}
+	return nil
 }
 
 // list calls add for each line of ls-tree (MODE TYPE HASH, a tab and the name) or ls-files (MODE HASH STAGE).
@@ -175,7 +291,7 @@ func blobOf(path string, info fs.FileInfo, digits int) (string, error) {
 		}
 		mode, size, content = "120000", int64(len(to)), strings.NewReader(to)
 	} else {
-		f, err := os.Open(path)
+		f, err := wheel.OpenFile(path)
 		if err != nil {
 			return "", err
 		}

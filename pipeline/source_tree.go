@@ -163,7 +163,11 @@ func (t *tree) checkCopyable(name string, info fs.FileInfo) error {
 		return err
 	}
 	// A link to nowhere is harmless: it stays one.
-	if _, err := t.root.Stat(name); path.IsAbs(to) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+	target, err := t.root.Stat(name)
+	if err == nil && !target.Mode().IsRegular() && !target.IsDir() {
+		return fmt.Errorf("%s links to %s, which is neither a file nor a directory: %v", name, to, target.Mode().Type())
+	}
+	if path.IsAbs(to) || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault.WithHint(fmt.Errorf("%s links to %s outside the sources", name, to),
 			"replace the link with the file, or with a relative link to a file in the sources")
 	}

@@ -76,7 +76,7 @@ func Open(path string) (*Archive, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fileError(path, errors.New("not a file"), damagedHint)
 	}
-	f, err := os.Open(path)
+	f, err := OpenFile(path)
 	if err != nil {
 		return nil, err
 	}

@@ -156,48 +156,32 @@ func (w *BundleWheel) readWheel(dir string) error {
 	if err != nil {
 		return err
 	}
-	foreign := foreignTops(a.members, func(top string) bool {
-		return !TorchFolder(top) && !strings.EqualFold(top, "deepspeed")
-	})
-	if len(foreign) > 0 {
-		err := fmt.Errorf("would write files into %s, which belongs to another package", strings.Join(foreign, ", "))
-		return fileError(w.Path, err, "remove it from the bundle")
+	if err := CheckOwnFiles(a, w.Why == Companion); err != nil {
+		hint := "rebuild the wheelhouse without this wheel"
+		if errors.Is(err, ErrRunsAtStart) {
+			hint = "if the package may do that, rebuild the wheelhouse with: --with " + w.Name + "==" + w.Version
+		}
+		return fileError(w.Path, err, hint)
 	}
 	w.Requires, w.Tags = m.RequiresDist, a.file.Tags
 	return nil
 }
 
-// TorchFolder reports whether a folder of site-packages belongs to torch or to a distribution
-// that comes with it.
-func TorchFolder(top string) bool {
-	return slices.Contains([]string{"torch", "torchgen", "functorch", "triton", "nvidia"}, strings.ToLower(top))
-}
-
-// foreignTops lists the files and folders that the members of a wheel put at the top level of
-// site-packages and for which may returns false.
-func foreignTops(members []Member, may func(top string) bool) []string {
-	var out []string
-	for _, m := range members {
-		p := installPath(m.Name)
-		if p[0] == '/' {
-			continue // in the directory of a scheme: scripts, headers, data
-		}
-		top, _, _ := strings.Cut(p, "/")
-		if !may(strings.TrimSuffix(top, ".py")) && !slices.Contains(out, top) {
-			out = append(out, top)
-		}
-	}
-	return out
-}
-
 // ForeignTops lists the files and folders that a wheel of DeepSpeed would install outside of its
 // own package, its metadata and its scripts. For DeepSpeed's own wheels the list is empty.
 func (a *Archive) ForeignTops() []string {
-	out := foreignTops(a.members, func(top string) bool { return strings.HasPrefix(strings.ToLower(top), "deepspeed") })
+	var out []string
 	for _, m := range a.members {
-		p := installPath(m.Name)
-		if p[0] == '/' && !strings.HasPrefix(p, "/scripts/") && !slices.Contains(out, m.Name) {
-			out = append(out, m.Name)
+		scheme, below := Place(m.Name)
+		top, _, inFolder := strings.Cut(below, "/")
+		switch {
+		case scheme == "scripts", scheme == "" && inFolder && (top == "deepspeed" || top == a.distInfo):
+			continue
+		case scheme != "":
+			top = m.Name
+		}
+		if !slices.Contains(out, top) {
+			out = append(out, top)
 		}
 	}
 	return out

@@ -90,11 +90,13 @@ func TestHostileBundles(t *testing.T) {
 			os.Mkdir(filepath.Join(dir, b.Wheels[0].File), 0o755)
 		}, "no such file"},
 		"too many":        {func(b *wheel.Bundle, _ string) { b.Wheels = make([]wheel.BundleWheel, 3000) }, "more than 2000"},
-		"brings torch":    {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch/__init__.py") }, "would write files into torch"},
-		"brings torch.py": {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch.py") }, "would write files into torch.py"},
-		"hides torch":     {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "hjson-3.1.0.data/platlib/torch/x.py") }, "would write files into torch"},
-		"brings nvidia":   {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "nvidia/cu13/lib/x.so") }, "would write files into nvidia"},
-		"deepspeed":       {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "deepspeed/x.py") }, "would write files into deepspeed"},
+		"brings torch":    {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch/__init__.py") }, "would write torch/__init__.py, which belongs to torch"},
+		"brings torch.py": {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch.py") }, "would write torch.py, which belongs to torch"},
+		"hides torch":     {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "hjson-3.1.0.data/platlib/torch/x.py") }, "which belongs to torch"},
+		"brings nvidia":   {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "nvidia/cu13/lib/x.so") }, "which belongs to NVIDIA's packages"},
+		"deepspeed":       {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "deepspeed/x.py") }, "which belongs to DeepSpeed"},
+		"settings":        {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "hjson-3.1.0.data/data/pyvenv.cfg") }, "which belongs to the environment"},
+		"command":         {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "hjson-3.1.0.data/scripts/activate") }, "which belongs to the environment"},
 		"no zip":          {func(b *wheel.Bundle, dir string) { replaced(t, b, dir, "no zip") }, "not a zip file"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,9 +2,12 @@ package wheel
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"deps.dev/util/pypi"
@@ -21,10 +24,14 @@ var environmentFile = regexp.MustCompile(
 var ownedCommand = regexp.MustCompile(`(?i)^(((python|pypy)[\d.]*[dtw]*(-config)?|pydoc[\d.]*)(\.exe|\.bat)?|` +
 	`(de)?activate(_this)?(\.\w+)?)$`)
 
+// ErrRunsAtStart means that a wheel would run code at each start of Python.
+var ErrRunsAtStart = errors.New("runs code at each start of Python")
+
 // CheckOwnFiles refuses a wheel with a file that is not its own: one of torch, of DeepSpeed, of the interpreter,
 // of the standard library or of the environment. It needs no list of installed files: who has one compares that,
-// too.
-func CheckOwnFiles(a *Archive) error {
+// too. A wheel that runs code at each start of Python is refused with ErrRunsAtStart, unless the user has named
+// the package.
+func CheckOwnFiles(a *Archive, named bool) error {
 	meta, err := a.Metadata()
 	if err != nil {
 		return err
@@ -33,10 +40,16 @@ func CheckOwnFiles(a *Archive) error {
 	if err != nil {
 		return err
 	}
+	distribution := pypi.CanonPackageName(meta.Name)
 	for _, m := range a.Members() {
 		scheme, below := Place(m.Name)
-		if owner := ownerOf(pypi.CanonPackageName(meta.Name), scheme, below); owner != "" {
+		if owner := ownerOf(distribution, scheme, below); owner != "" {
 			return fmt.Errorf("the wheel of %s would write %s, which belongs to %s", meta.Name, m.Name, owner)
+		}
+		if scheme == "" && isStartFile(below) {
+			if err := a.checkStartFile(m.Name, distribution, named); err != nil {
+				return fmt.Errorf("the wheel of %s has %s, which %w", meta.Name, m.Name, err)
+			}
 		}
 	}
 	for _, e := range entries {
@@ -45,6 +58,47 @@ func CheckOwnFiles(a *Archive) error {
 		}
 	}
 	return nil
+}
+
+// isStartFile reports whether Python reads a file of site-packages at its start.
+func isStartFile(below string) bool {
+	return !strings.Contains(below, "/") && strings.HasSuffix(fold(below), ".pth")
+}
+
+// checkStartFile checks what a .pth file would do: Python runs its lines with import, and adds the directories that
+// it lists to the module search path. Format: the documentation of Python's module site.
+func (a *Archive) checkStartFile(name, distribution string, named bool) error {
+	text, err := a.ReadFile(name, maxText)
+	if err != nil {
+		return a.damagedError(err)
+	}
+	for line := range strings.FieldsFuncSeq(string(text), endsLine) {
+		line = strings.TrimSpace(strings.TrimPrefix(line, "\ufeff"))
+		dir := path.Clean(line)
+		switch {
+		case line == "" || line[0] == '#':
+		case strings.HasPrefix(line, "import"):
+			if distribution != "setuptools" && !named {
+				return ErrRunsAtStart
+			}
+		case !fs.ValidPath(dir):
+			return fmt.Errorf("adds %.80q, outside of site-packages, to the module search path", line)
+		default:
+			for _, m := range a.members {
+				scheme, below := Place(m.Name)
+				inside, ok := strings.CutPrefix(fold(below), fold(dir)+"/")
+				if owner := ownerOf(distribution, scheme, inside); ok && scheme == "" && owner != "" {
+					return fmt.Errorf("adds %s to the module search path, where %s hides what belongs to %s", dir, m.Name, owner)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// endsLine reports whether Python's str.splitlines breaks a line at r.
+func endsLine(r rune) bool {
+	return r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
 }
 
 // Written returns what installers write for a wheel: for each path, as place and name, what is in the file.
@@ -71,18 +125,9 @@ func Written(a *Archive) (map[string]string, error) {
 
 // ownerOf returns to whom a file of a scheme belongs, "" if that may be the wheel's distribution.
 func ownerOf(distribution, scheme, below string) string {
-	top, _, _ := strings.Cut(below, "/")
 	switch scheme {
 	case "":
-		module, _, _ := strings.Cut(top, ".")
-		switch {
-		case TorchFolder(module) && !IsTorchPackage(distribution):
-			return "torch"
-		case module == "deepspeed" && distribution != "deepspeed":
-			return "DeepSpeed"
-		case module == "sitecustomize" || module == "usercustomize":
-			return "the interpreter"
-		}
+		return nameOwner(distribution, below)
 	case "scripts":
 		if ownedCommand.MatchString(below) {
 			return "the environment"
@@ -94,3 +139,43 @@ func ownerOf(distribution, scheme, below string) string {
 	}
 	return ""
 }
+
+// nameOwner returns whose name a file of site-packages has, "" if that may be the distribution. A name is the same in
+// a file system that ignores case, as a module, an extension or byte code.
+func nameOwner(distribution, below string) string {
+	top, _, _ := strings.Cut(strings.TrimPrefix(fold(below), "__pycache__/"), "/")
+	for _, suffix := range []string{distInfoSuffix, ".egg-info", ".egg", ".egg-link"} {
+		if stem, is := strings.CutSuffix(top, suffix); is {
+			if name, _, _ := strings.Cut(stem, "-"); !sameName(name, distribution) {
+				return name
+			}
+			return ""
+		}
+	}
+	module, _, _ := strings.Cut(top, ".")
+	owner, own := "", false
+	switch module {
+	case "torch", "torchgen", "functorch":
+		owner, own = "torch", distribution == "torch"
+	case "triton":
+		owner, own = "triton", slices.Contains(tritons(), distribution)
+	case "nvidia":
+		owner, own = "NVIDIA's packages", strings.HasPrefix(distribution, "nvidia-")
+	case "deepspeed":
+		owner, own = "DeepSpeed", distribution == "deepspeed"
+	case "sitecustomize", "usercustomize":
+		owner = "the interpreter"
+	}
+	if own {
+		return ""
+	}
+	return owner
+}
+
+// tritons are the distributions of triton: that of PyPI, and those of torch's own indexes.
+func tritons() []string {
+	return []string{"triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm", "triton-xpu"}
+}
+
+// fold returns the name that a file system that ignores case takes name for.
+func fold(name string) string { return strings.ToLower(strings.ToUpper(name)) }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // ManifestName is the manifest's file in a wheel's dist-info. The files beside a wheel have the
@@ -73,6 +74,23 @@ func RequireRegular(path string) error {
 	return nil
 }
 
+// OpenFile opens a regular file for reading. It refuses anything else: to open a pipe would wait for ever.
+func OpenFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // OpenRegular opens a file that dsbuild is about to copy to a place that others can read. It
 // refuses symbolic links: one in a folder of wheels could point at any file of the user's.
 func OpenRegular(path string) (*os.File, error) {
@@ -83,7 +101,7 @@ func OpenRegular(path string) (*os.File, error) {
 	if !named.Mode().IsRegular() {
 		return nil, &LinkError{path, named.Mode().Type()}
 	}
-	f, err := os.Open(path)
+	f, err := OpenFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +114,7 @@ func OpenRegular(path string) (*os.File, error) {
 
 // HashFile returns the SHA-256 of a file in hex, and its size in bytes.
 func HashFile(file string) (sum string, size int64, err error) {
-	f, err := os.Open(file)
+	f, err := OpenFile(file)
 	if err != nil {
 		return "", 0, err
 	}

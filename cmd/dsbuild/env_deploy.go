@@ -107,7 +107,8 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 		a.reporter.Warn("%s is out of date: %s has changed; to update the lockfile, run: dsbuild env lock %[2]s",
 			ui.Clean(f.lock), ui.Clean(file))
 	}
-	c, _, err := f.files.collector(a)
+	c, network, err := f.files.collector(a)
+	defer func() { err = network.Error(err) }()
 	if err != nil {
 		return opt, err
 	}

@@ -130,6 +130,7 @@ func (f envLockFlags) lock(
 		}
 	}
 	c, network, err := f.files.collector(a)
+	defer func() { err = network.Error(err) }()
 	if err != nil {
 		return nil, false, err
 	}

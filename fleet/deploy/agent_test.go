@@ -80,7 +80,7 @@ func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(home, "previous", "change.json"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out := agentDo(t, e, "", "try:\n    Environment().roll_back({'accepted': ''})\nexcept Failed as f:\n    print(f)\n"); !strings.Contains(out, "previous/change.json: Is a directory") {
+	if out := agentDo(t, e, "", "try:\n    Environment().roll_back({'accepted': ''})\nexcept Failed as f:\n    print(f)\n"); !strings.Contains(out, "previous/change.json: Not a regular file") {
 		t.Errorf("roll back: %s", out)
 	}
 }

@@ -40,25 +40,7 @@ func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 			"no wheelhouse: %s is not a directory", dir)
 	}
 	b, err := wheel.ReadBundle(dir)
-	for _, w := range b.Wheels {
-		if err == nil {
-			err = checkCompanion(w)
-		}
-	}
 	return &b, err
-}
-
-// checkCompanion refuses a wheel with files that are not its own, before any node is asked.
-func checkCompanion(w wheel.BundleWheel) error {
-	a, err := wheel.Open(w.Path)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	if err := wheel.CheckOwnFiles(a); err != nil {
-		return fault.New(fault.Usage, "rebuild the wheelhouse without this wheel", "%s: %w", w.File, err)
-	}
-	return nil
 }
 
 // demand is a requirement of one package.

@@ -3,6 +3,8 @@ package deploy_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"io/fs"
 	"maps"
@@ -144,9 +146,11 @@ func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
 		"bin/Python, a part of":             {"hjson-3.1.0.data/scripts/Python": "#!python\n"},
 		"pyvenv.cfg, a part of":             {"hjson-3.1.0.data/data/pyvenv.cfg": "home = /nowhere\n"},
 		"os/__init__.py, a part of":         {"hjson-3.1.0.data/data/lib/" + python + "/os/__init__.py": ""},
+		"a directory of torch":              {"Torch/x.py": ""},
+		"directory of torch or DeepSpeed":   {"hjson-3.1.0.data/platlib/nvidia.abi3.so": ""},
 	} {
 		files["hjson.py"] = ""
-		opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: files}, small{name: "space-two", version: "1.0"})
+		opt.Bundle = unread(t, small{name: "hjson", version: "3.1.0", files: files}, small{name: "space-two", version: "1.0"})
 		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, want) || n.Changed {
 			t.Errorf("%s: %+v", want, n)
 		}
@@ -228,6 +232,15 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 		"a library": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version.abi3.so", "\x7fELF")
 		}, "deepspeed/version.abi3.so is code that is not in RECORD"},
+		"a library by its version": {func(t *testing.T, e environment) {
+			e.write(t, "deepspeed/libgomp.so.1", "")
+		}, "deepspeed/libgomp.so.1 is code that is not in RECORD"},
+		"a library by its content": {func(t *testing.T, e environment) {
+			e.write(t, "deepspeed/ops/data.bin", "\x7fELF")
+		}, "deepspeed/ops/data.bin is code that is not in RECORD"},
+		"a header": {func(t *testing.T, e environment) {
+			e.write(t, "deepspeed/ops/csrc/includes/stdlib.h", "")
+		}, "deepspeed/ops/csrc/includes/stdlib.h is code that is not in RECORD"},
 		"a module in the cache": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/ops/__pycache__/extra.py", "")
 		}, "deepspeed/ops/__pycache__/extra.py is code that is not in RECORD"},
@@ -337,20 +350,43 @@ func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
 	}
 }
 
-// A row of RECORD makes no file of the user the package's own: it stays through two deploys, of which the second
-// removes what the first has put aside.
+// A row of RECORD makes no file of the user and no part of the environment the package's own: they stay through two
+// deploys, of which the second removes what the first has put aside.
 func TestRecordOfSomebodysFile(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.6"}))
-	e.write(t, "../../../checkpoints/model.pt", "weights")
+	python := filepath.Base(filepath.Dir(e.site))
+	theirs := map[string]string{
+		"../../../checkpoints/model.pt": ",", "../../../bin/train.sh": ",", "../../../bin/activate": ",", "../../../bin/python": ",",
+		"../../../bin/other.sh": "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0", "../../../bin/activate.csh": "", "../../../pyvenv.cfg": "",
+		"../../../conda-meta/history": "", "../../" + python + "/LICENSE.txt": "", "notes.txt": ",", "other_tool/data.bin": ",",
+	}
+	was := map[string]string{}
+	for name, digest := range theirs {
+		path := filepath.Join(e.site, name)
+		if _, err := os.Lstat(path); err != nil {
+			e.write(t, name, "the user's")
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if was[name] = string(data); digest == "" { // the right one
+			sum := sha256.Sum256(data)
+			theirs[name] = "sha256=" + base64.RawURLEncoding.EncodeToString(sum[:]) + ","
+		}
+	}
 	records, err := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info/RECORD"))
 	if err != nil || len(records) != 1 {
 		t.Fatal(err, records)
 	}
 	rows, err := os.ReadFile(records[0])
 	if err == nil {
-		err = os.WriteFile(records[0], append(rows, "../../../checkpoints/model.pt,,\n"...), 0o644)
+		for name, digest := range theirs {
+			rows = append(rows, name+","+digest+"\n"...)
+		}
+		err = os.WriteFile(records[0], rows, 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -362,8 +398,10 @@ func TestRecordOfSomebodysFile(t *testing.T) {
 		if r := run(t, t.Context(), opt); r.Err() != nil {
 			t.Fatal(r.Err())
 		}
-		if got, err := os.ReadFile(filepath.Join(e.site, "../../../checkpoints/model.pt")); string(got) != "weights" {
-			t.Fatalf("after %s: %q, %v, want the user's file", version, got, err)
+		for name, data := range was {
+			if got, err := os.ReadFile(filepath.Join(e.site, name)); string(got) != data {
+				t.Errorf("after %s: %s is %.40q, %v, want it as it was", version, name, got, err)
+			}
 		}
 	}
 }

@@ -59,13 +59,15 @@ func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		"torch/__init__.py", "einops.py", "Torch/x.py", "DATA/purelib/torch/x.py", "DATA/data/.dsbuild/evil", "DATA/headers/x.h",
+		"deepspeed_x.pth", "deepspeed.pth", "DATA/platlib/x.pth", "deepspeed_extra/__init__.py", "deepspeed.py",
+		"DATA/data/lib/python3.11/site-packages/x.pth", "sitecustomize.py", "DeepSpeed/x.py",
 	} {
 		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
 		_, err := wheel.LoadAll(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}))
-		top, _, _ := strings.Cut(strings.TrimPrefix(name, "DATA/purelib/"), "/")
+		top, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(name, "DATA/purelib/"), "DATA/platlib/"), "/")
 		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), "outside DeepSpeed's own directory: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/extra.py": "", "deepspeed_extra/__init__.py": ""}}))
+	load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/extra.py": ""}}))
 }

@@ -82,8 +82,11 @@ func (f *Files) open(file environment.File, at, python string) (map[string]strin
 	if meta, err := a.Metadata(); err != nil || file.Name != "" && pypi.CanonPackageName(meta.Name) != file.Name {
 		return nil, cmp.Or(err, refuseWheel("%s is a wheel of %s, not of %s", path.Base(at), meta.Name, file.Name))
 	}
-	if err := wheel.CheckOwnFiles(a); err != nil {
-		return nil, refuseWheel("%w", err)
+	if err := wheel.CheckOwnFiles(a, file.Named); err != nil {
+		if err = refuseWheel("%w", err); errors.Is(err, wheel.ErrRunsAtStart) {
+			err = fault.WithHint(err, "if it may do that, list %s under requirements: in environment.yaml, and re-lock", file.Name)
+		}
+		return nil, err
 	}
 	if f.Digests[file.SHA256], err = installedDigest(a, python); err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Base(at), err)

@@ -110,6 +110,9 @@ func TestWheelsWriteTheirOwnFiles(t *testing.T) {
 		"alpha-1.0.data/scripts/activate":                                 "belongs to the environment",
 		"alpha-1.0.data/data/lib/python3.11/os.py":                        "belongs to the environment",
 		"torch/version.py":                                                "belongs to torch",
+		"nvidia/cudnn/lib/libstdc++.so.6":                                 "belongs to NVIDIA's packages",
+		"usercustomize/__init__.py":                                       "belongs to the interpreter",
+		"plug.egg-info/entry_points.txt":                                  "belongs to plug",
 	} {
 		paths := maps.Clone(files.Paths)
 		paths[companion.SHA256] = withFile(t, files.Paths[companion.SHA256], inside)

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -68,7 +67,7 @@ func NewArchiveError(file string, err error) error {
 // OpenArchive reads the archive at path. It rejects archives that could write outside their
 // directory, or that contain anything but directories, files and links.
 func OpenArchive(file string) (*Archive, error) {
-	f, err := os.Open(file)
+	f, err := wheel.OpenFile(file)
 	if err != nil {
 		return nil, err
 	}

@@ -58,6 +58,8 @@ type File struct {
 	SHA256  string `json:"sha256"`
 	Size    int64  `json:"size"`
 	Path    string `json:"path,omitempty"` // path of a local wheel, relative to the lockfile; empty for a wheel from an index
+
+	Named bool `json:"named,omitempty"` // the environment file names the package, which may run code at each start of Python
 }
 
 const (
@@ -82,7 +84,7 @@ func lockError(path string, line int, err error) error {
 
 // ReadLock reads the lockfile at path.
 func ReadLock(path string) (*Lock, error) {
-	f, err := os.Open(path)
+	f, err := wheel.OpenFile(path)
 	if err != nil {
 		return nil, lockError(path, 0, fmt.Errorf("cannot read the lockfile: %w", errors.Unwrap(err)))
 	}

@@ -57,7 +57,8 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Platform, old *L
 			return nil, fmt.Errorf("%s: %w", k, err)
 		}
 		for i := range set.Files {
-			if f := &set.Files[i]; f.Path != "" {
+			f := &set.Files[i]
+			if f.Named = f.Path != "" || s.names(f.Name); f.Path != "" {
 				f.Path = relativePath(dir, f.Path)
 			}
 		}
@@ -113,6 +114,14 @@ func (s *Spec) request(kinds []Platform, locals []File, uv, dir string) (string,
 		fmt.Fprintf(h, "interpreter %s %s\n", sum, relativePath(dir, a.Text))
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// names reports whether s itself requires a package.
+func (s *Spec) names(name string) bool {
+	return name == "torch" && s.Torch != "" || slices.ContainsFunc(s.Wanted, func(w Text) bool {
+		d, err := pypi.ParseDependency(w.Text)
+		return err == nil && pypi.CanonPackageName(d.Name) == name
+	})
 }
 
 // openLocals reads the local wheels of a Spec, in its order, with their paths on this machine. The mistakes have

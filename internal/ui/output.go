@@ -1,24 +1,49 @@
 package ui
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf16"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// JSON writes v as one indented JSON document, for --json.
+// JSON writes v as one indented JSON document, for --json. Characters that control a terminal or hide text are escaped.
 func JSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(escaping{w})
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
+
+// escaping is a Writer of JSON that escapes control characters, which are only in strings.
+type escaping struct{ w io.Writer }
+
+func (e escaping) Write(b []byte) (int, error) {
+	if !bytes.ContainsFunc(b, isHidden) {
+		return e.w.Write(b)
+	}
+	var out strings.Builder
+	for _, r := range string(b) {
+		if !isHidden(r) {
+			out.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
+		}
+	}
+	_, err := io.WriteString(e.w, out.String())
+	return len(b), err
+}
+
+func isHidden(r rune) bool { return r != '\n' && isControl(r) }
 
 // Table writes rows below a header, in aligned columns.
 func Table(w io.Writer, header []string, rows [][]string) error {

@@ -3,6 +3,8 @@ package daggerbuilder
 import (
 	"compress/gzip"
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -21,14 +23,23 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// maxBody bounds one message of the engine.
-const maxBody = 64 << 20
+// maxBody bounds one message of the engine, maxLine a line of its programs, and maxStreams how many lines are unfinished.
+const (
+	maxBody    = 16 << 20
+	maxLine    = 64 << 10
+	maxStreams = 1000
+)
+
+// tokenHeader is the header of a request that proves that it comes from this process's client or its engine: every user
+// of the machine can connect to the receiver.
+const tokenHeader = "x-dsbuild-token"
 
 // receiver is a small OTLP/HTTP server on loopback. An engine reports its programs and their
 // output to it while it works.
 type receiver struct {
 	server *http.Server
 	url    string
+	token  string
 
 	mu    sync.Mutex
 	step  ui.Step
@@ -44,7 +55,7 @@ func newReceiver() (*receiver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("step receiver: %w", err)
 	}
-	r := &receiver{seen: map[string]bool{}, url: "http://" + listener.Addr().String()}
+	r := &receiver{seen: map[string]bool{}, url: "http://" + listener.Addr().String(), token: rand.Text()}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/traces", func(w http.ResponseWriter, q *http.Request) {
 		var m coltrace.ExportTraceServiceRequest
@@ -59,17 +70,29 @@ func newReceiver() (*receiver, error) {
 			r.passLines(&m)
 		}
 	})
-	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	r.server = &http.Server{Handler: r.authorized(mux), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = r.server.Serve(listener) }() // ends with close
 	return r, nil
+}
+
+// authorized passes only requests with the token on to next.
+func (r *receiver) authorized(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if subtle.ConstantTimeCompare([]byte(q.Header.Get(tokenHeader)), []byte(r.token)) != 1 {
+			http.Error(w, "unauthorized", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, q)
+	})
 }
 
 // environment returns the variables that make the Dagger client report to this receiver only.
 // They override those of the user's own environment.
 func (r *receiver) environment() [][2]string {
+	headers := tokenHeader + "=" + r.token
 	env := [][2]string{
 		{"OTEL_SDK_DISABLED", "false"},
-		{"OTEL_EXPORTER_OTLP_HEADERS", ""},
+		{"OTEL_EXPORTER_OTLP_HEADERS", headers},
 		{"OTEL_EXPORTER_OTLP_TRACES_LIVE", "1"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", r.url},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"},
@@ -78,7 +101,7 @@ func (r *receiver) environment() [][2]string {
 		env = append(env,
 			[2]string{"OTEL_EXPORTER_OTLP_" + kind + "_ENDPOINT", r.url + "/v1/" + strings.ToLower(kind)},
 			[2]string{"OTEL_EXPORTER_OTLP_" + kind + "_PROTOCOL", "http/protobuf"},
-			[2]string{"OTEL_EXPORTER_OTLP_" + kind + "_HEADERS", ""})
+			[2]string{"OTEL_EXPORTER_OTLP_" + kind + "_HEADERS", headers})
 	}
 	return env
 }
@@ -170,13 +193,30 @@ func (r *receiver) passLines(m *collogs.ExportLogsServiceRequest) {
 				from := string(record.SpanId) + streamNumber(record)
 				text := r.rest[from] + record.GetBody().GetStringValue()
 				i := strings.LastIndexByte(text, '\n')
-				r.rest[from] = text[i+1:]
 				for line := range strings.Lines(text[:i+1]) {
 					r.passLine(line)
 				}
+				r.keep(from, text[i+1:])
 			}
 		}
 	}
+}
+
+// keep keeps the beginning of a line. What is too long, or of too many streams, is passed on as a line of its own.
+func (r *receiver) keep(from, rest string) {
+	for ; len(rest) > maxLine; rest = rest[maxLine:] {
+		r.passLine(rest[:maxLine])
+	}
+	if delete(r.rest, from); rest == "" {
+		return
+	}
+	if len(r.rest) >= maxStreams {
+		for _, other := range r.rest {
+			r.passLine(other)
+		}
+		clear(r.rest)
+	}
+	r.rest[from] = rest
 }
 
 // streamNumber returns the number of the stream that a program wrote to: standard output or

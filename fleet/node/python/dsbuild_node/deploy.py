@@ -35,8 +35,8 @@ from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.private import first_unsafe
 from dsbuild_node.record import (
-    compared, file_digest, is_as_recorded, of_other_pythons, owners, record_of, record_rows, unknown_code, walk, written,
-    wrong_byte_code)
+    compared, entry_commands, file_digest, is_environments, of_other_pythons, owners, record_of, record_rows, recorded_file,
+    unknown_code, walk, written, wrong_byte_code)
 
 HOME = home()
 CHANGE = os.path.join(HOME, "change.json")
@@ -44,6 +44,7 @@ INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
 BYTE_CODE = os.path.join(HOME, "bytecode.xz")
 MOST_FIRST_LINE = 120  # bytes of an interpreter's path that every kernel reads in a script
+OTHERS = ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed", "sitecustomize", "usercustomize")  # names that no other wheel owns
 COPY = ".dsbuild-copy"  # move leaves a file with this ending, or with GONE, if it is cut off
 
 
@@ -122,15 +123,23 @@ class Replacement:
     that are in the way of new ones. All other files stay, also in shared folders."""
 
     def __init__(self, names):
-        self.names, self.own, self.packages = set(names), set(), []
+        self.names, self.own, self.packages, self.altered = set(names), set(), [], set()
         for name, info in named_infos():
             if name not in self.names:
                 continue
             rows = record_rows(info) if os.path.isdir(info) else None
             if not rows:
                 raise Failed("%s has no RECORD, which a rollback of %s needs" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
-            files = {recorded_file(info, row) for row in rows} - {""}
-            self.own |= files - set(owners(files, self.names)) - set(of_other_pythons(files)) | {info}
+            commands, files, altered = entry_commands(info), {info}, set()
+            for row in rows:
+                path, own = recorded_file(info, row, commands)
+                if own:
+                    files.add(path)
+                elif row[1] and os.path.dirname(path) == scripts_folder() and not is_environments(path):
+                    altered.add(path)
+            others = set(owners(files | altered, self.names)) | set(of_other_pythons(files | altered))
+            self.own |= files - others
+            self.altered |= altered - others
         for place in sites() if "deepspeed" in self.names else ():
             self.packages.append(os.path.join(place, "deepspeed"))
             # verify calls code that nobody owns a difference, so a deploy takes it away.
@@ -140,6 +149,7 @@ class Replacement:
     def roots(self, incoming):
         """The paths to move aside for new files. incoming maps the path of each new file to a
         function that reports whether the file there is the same; None if that is unknown."""
+        self.own |= self.altered & set(incoming)  # a new command replaces the old one, also if somebody has altered that
         moved, blocking = self.own_roots(), {}
         bases = sites() + [os.path.realpath(sys.prefix)]
         for path in sorted(incoming):
@@ -204,15 +214,6 @@ class Replacement:
                 raise Failed("%s belongs to %s and would be overwritten" % (path, owner), "another-package")
             if not owner and (os.path.isdir(path) or not path.startswith(tuple(place + os.sep for place in places))):
                 raise Failed("%s already exists, belongs to no package and would be overwritten" % path, "in-the-way")
-
-
-def recorded_file(info, row):
-    """The path of a row of RECORD. Outside of site-packages and the commands it counts only if the file has the
-    digest in the row: a row alone does not make somebody's file the package's own. Else it is ""."""
-    path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
-    if os.path.dirname(path) == scripts_folder() or path.startswith(tuple(place + os.sep for place in sites())):
-        return path
-    return path if not os.path.islink(path) and is_as_recorded(path, row[1]) else ""
 
 
 def first_new(path, bases, moved):
@@ -336,20 +337,18 @@ def mend_first_lines(info):
 
 
 def refuse_vital(wheel, files):
-    """Refuses a wheel of another package that has files in the folders of torch or DeepSpeed,
-    or of the environment itself: without its Python the node can restore nothing."""
-    import sysconfig
-
-    places, prefix = sites(), os.path.realpath(sys.prefix)
-    library = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+    """Refuses a wheel of another package that has files of torch, DeepSpeed or the interpreter, or of the environment
+    itself: without its Python the node can restore nothing. The controller has refused it before (own.go)."""
+    places = tuple(place + os.sep for place in sites())
     for f in files:
-        if any(f.startswith(os.path.join(place, name + os.sep)) for place in places for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
-            raise Failed("%s would install files into a directory of torch or DeepSpeed" % os.path.basename(wheel))
-        if f.startswith(tuple(place + os.sep for place in places)):
+        if not f.startswith(places):
+            if is_environments(f):
+                raise Failed("%s would overwrite %s, a part of the environment's Python" % (os.path.basename(wheel), f))
             continue
-        folder, name = os.path.split(f)
-        if f.startswith(library) or f == os.path.join(prefix, "pyvenv.cfg") or folder == scripts_folder() and name.lower().startswith(("python", "pypy", "activate")):
-            raise Failed("%s would overwrite %s, a part of the environment's Python" % (os.path.basename(wheel), f))
+        below = next(f[len(place):] for place in places if f.startswith(place)).lower()
+        top = below[len("__pycache__/"):] if below.startswith("__pycache__/") else below
+        if top.split("/")[0].split(".")[0] in OTHERS:
+            raise Failed("%s would install files into a directory of torch or DeepSpeed" % os.path.basename(wheel))
 
 
 def aside_files(change, place):

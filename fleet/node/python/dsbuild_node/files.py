@@ -1,4 +1,5 @@
 """Reads files of a node."""
+import errno
 import json
 import os
 
@@ -38,7 +39,7 @@ def open_regular(path):
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if os.fstat(fd).st_mode & 0o170000 != 0o100000:
         os.close(fd)
-        raise OSError("not a regular file")
+        raise OSError(errno.EINVAL, "Not a regular file", path)
     return fd
 
 

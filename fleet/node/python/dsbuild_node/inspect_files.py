@@ -9,7 +9,7 @@ from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.files import load_json, text
 from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
 from dsbuild_node.record import (
-    CODE, HASHES, altered, file_digest, is_vouched, owners, record_rows, unknown_entries, walk, wrong_byte_code)
+    HASHES, altered, file_digest, is_code, is_vouched, owners, record_rows, unknown_entries, walk, wrong_byte_code)
 
 MOST_FILES = 10000  # of one package; more are not DeepSpeed's
 MOST_NAMED = 50  # files of one kind that are named
@@ -45,7 +45,7 @@ def digests(rows):
             links["files"] += [path] * is_link
         elif is_link and os.path.isdir(path):
             links["folders"].append(path)
-        elif rows is None or path.endswith(CODE):
+        elif rows is None or is_code(path):
             files[path] = " " + digest_or_not(path)
         else:
             besides.append(path)

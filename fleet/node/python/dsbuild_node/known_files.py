@@ -8,7 +8,7 @@ import threading
 from dsbuild_node.agent import Gone
 from dsbuild_node.files import load_json
 from dsbuild_node.places import PLACE, site_of
-from dsbuild_node.record import file_digest
+from dsbuild_node.record import file_digest, module_of
 
 NOTED = os.path.join(PLACE, "known.json")  # the files of the current environment
 
@@ -51,12 +51,6 @@ def times(path):
     the other one."""
     st = os.stat(path)
     return [st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns]
-
-
-def module_of(path):
-    """The module of byte code in __pycache__."""
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
 
 
 class NotedFiles:

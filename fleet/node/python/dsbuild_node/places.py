@@ -8,7 +8,7 @@ from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import load_json
 from dsbuild_node.interpreter import altered_python, wrong_modules
 from dsbuild_node.private import first_unsafe
-from dsbuild_node.record import CODE, HASHES, file_digest, record_rows, walk, written
+from dsbuild_node.record import HASHES, file_digest, is_byte_code, module_of, record_rows, walk, written
 
 FOLDER = REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share")
 ROOT = os.path.join(FOLDER, "dsbuild", "env")
@@ -104,16 +104,17 @@ class Whole:
             if entry.endswith(".dist-info"):
                 self.package(entry)
         self.own = {}  # the content of those files that belong to no package, such as pyvenv.cfg
-        for path, is_link in walk(folder):
-            name = path[len(self.site) + 1:]
-            if path.startswith(self.site + "/.dsbuild/"):  # the notes of a deploy into this environment
+        for path, is_link in walk(folder, byte_code=True):
+            inside = path.startswith(self.site + os.sep)
+            name = path[len(self.site) + 1:] if inside else os.path.relpath(path, self.site)
+            if name.startswith(".dsbuild/"):  # the notes of a deploy into this environment
                 continue
-            if not path.startswith(self.site + os.sep):
-                if os.path.relpath(path, self.site) not in self.listed and path != os.path.join(folder, NOTE):
-                    self.own[path[len(folder) + 1:]] = told_file(path, is_link)
-            elif name not in self.listed and (is_link or name.endswith(CODE + (".pth",)) or name.count("/") == 1 and ".dist-info/" in name):
+            if name in self.listed or is_byte_code(name) and not is_link and module_of(name) in self.listed:
+                continue
+            if inside:
                 self.wrong.append(name + " belongs to no package")
-
+            elif path != os.path.join(folder, NOTE):
+                self.own[path[len(folder) + 1:]] = told_file(path, is_link)
         if mark:
             noted = mark.get("own") if isinstance(mark.get("own"), dict) else {}
             self.wrong += [name + " is missing" for name in noted if name not in self.own]
@@ -137,8 +138,9 @@ class Whole:
             if not os.path.normpath(os.path.join(self.site, path)).startswith(self.folder + os.sep):
                 self.wrong.append("%s, listed in %s, is outside the environment" % (row[0], entry))
                 continue
-            self.listed.add(path)
             algorithm, _, want = row[1].partition("=")
+            if algorithm in HASHES or path.startswith(entry + "/") and path[len(entry) + 1:] in OWN:
+                self.listed.add(path)
             if algorithm not in HASHES:
                 continue
             try:

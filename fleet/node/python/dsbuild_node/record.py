@@ -9,7 +9,7 @@ from dsbuild_node.distributions import (
 from dsbuild_node.files import content, load_json, open_regular, text
 
 HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
-CODE = (".py", ".pyc", ".so")  # endings that an import looks for
+CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")  # endings of code and its sources
 BUFFER = memoryview(bytearray(1 << 17))  # for reading; these programs have one thread
 
 
@@ -87,9 +87,32 @@ def altered(info):
     return wrong
 
 
-def walk(package):
+def is_byte_code(path):
+    """Whether a path is that of byte code in __pycache__, which Python runs only instead of its module."""
+    return path.endswith(".pyc") and "/__pycache__/" in "/" + path
+
+
+def module_of(path):
+    """The module of byte code in __pycache__."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
+
+
+def is_code(path):
+    """Whether an import, the loader of libraries, a compiler or a shell could use a file, by its name, mode or first bytes."""
+    name = os.path.basename(path)
+    if name.endswith(CODE) or ".so." in name or os.path.isdir(path):
+        return True
+    try:
+        st = os.stat(path)
+    except OSError:
+        return False  # a link to nothing
+    return st.st_mode & 0o170000 != 0o100000 or st.st_mode & 0o111 != 0 or content(path, 4).startswith((b"\x7fELF", b"#!", b"PK", b"!<ar"))
+
+
+def walk(package, byte_code=False):
     """Every file and link below a folder: (path, whether it is a link). Follows no link, and
-    leaves out byte code in __pycache__. (os.walk takes three times as long.)"""
+    leaves out byte code in __pycache__ unless it is asked for. (os.walk takes three times as long.)"""
     folders = [package]
     if os.path.islink(package):
         yield folders.pop(), True
@@ -102,7 +125,7 @@ def walk(package):
         for name, is_dir, is_link in inside:
             if is_dir:
                 folders.append(folder + "/" + name)
-            elif is_link or not (name.endswith(".pyc") and folder.endswith("/__pycache__")):
+            elif is_link or byte_code or not (name.endswith(".pyc") and folder.endswith("/__pycache__")):
                 yield folder + "/" + name, is_link
 
 
@@ -112,9 +135,8 @@ def listed_paths(rows):
 
 
 def is_vouched(path, said):
-    """Whether a row of RECORD (path, digest) vouches for its file. Code needs a digest, except
-    byte code in __pycache__."""
-    return said.partition("=")[0] in HASHES or not path.endswith(CODE) or "__pycache__/" in path
+    """Whether a row of RECORD (path, digest) vouches for its file. It needs a digest, except for byte code."""
+    return said.partition("=")[0] in HASHES or is_byte_code(path)
 
 
 def unknown_entries(info, rows):
@@ -128,8 +150,8 @@ def unknown_code(site, rows):
     """Code and links to folders in DeepSpeed's folder that RECORD does not list, by their paths
     below site-packages: an import could find them."""
     listed, skip = listed_paths([row for row in rows if is_vouched(row[0], row[1])]), len(site) + 1
-    return [path[skip:] for path, is_link in walk(site + "/deepspeed")
-            if path[skip:] not in listed and (path.endswith(CODE) or is_link and os.path.isdir(path))]
+    return [path[skip:] for path, _ in walk(site + "/deepspeed")
+            if path[skip:] not in listed and is_code(path)]
 
 
 def owners(paths, but):
@@ -210,6 +232,41 @@ def of_other_pythons(paths):
     return found
 
 
+def entry_commands(info):
+    """The names of the commands in the entry_points.txt of a distribution."""
+    section, names = "", set()
+    for line in text(os.path.join(info, "entry_points.txt")).splitlines():
+        section = line.strip(" \t[]") if line.lstrip().startswith("[") else section
+        if section in ("console_scripts", "gui_scripts") and "=" in line:
+            names.add(line.partition("=")[0].strip())
+    return names
+
+
+def is_environments(path):
+    """Whether a file outside of site-packages is part of the environment itself: no RECORD makes it a package's own."""
+    folder, name = os.path.split(path)
+    stem = name.lower().replace("-config", "").rstrip("0123456789.dtw")
+    if folder == scripts_folder() and (stem in ("python", "pypy", "pydoc") or name.lower().split(".")[0] in ("activate", "deactivate", "activate_this")):
+        return True
+    libraries = [os.path.dirname(place) for place in sites() + [os.path.join(os.path.realpath(os.path.dirname(os.__file__)), "")]]
+    return name == "pyvenv.cfg" or any(mark + os.sep in path for mark in (os.sep + "conda-meta", os.sep + ".dsbuild")) or \
+        path.startswith(tuple(library + os.sep for library in libraries))
+
+
+def recorded_file(info, row, commands):
+    """(path, whether the file is the package's own) of a row of RECORD. A row alone does not make somebody's file the
+    package's own: it needs the digest of the file. Without it the file counts in site-packages if the row has any digest,
+    in the folder of commands if it is one of commands, and byte code and the notes in a dist-info always."""
+    path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
+    if path.startswith(tuple(place + os.sep for place in sites())) and os.sep + ".dsbuild" + os.sep not in path:
+        return path, row[1].partition("=")[0] in HASHES or is_byte_code(path) or path.startswith(info + os.sep)
+    if is_environments(path):
+        return path, False
+    if os.path.dirname(path) == scripts_folder() and os.path.basename(path) in commands:
+        return path, True
+    return path, not os.path.islink(path) and is_as_recorded(path, row[1])
+
+
 def taken(commands):
     """The commands of wheels that exist here and do not belong to DeepSpeed, each with the distribution that
     owns it, the site-packages of the other Python that does, or ""."""
@@ -217,9 +274,10 @@ def taken(commands):
     there = {os.path.join(folder, name): name for name in commands if os.path.lexists(os.path.join(folder, name))}
     others = of_other_pythons(there)
     for info in dist_infos(sites()) if there else ():
+        known = entry_commands(info)
         for row in record_rows(info) or ():
-            path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
-            if path not in others:
+            path, own = recorded_file(info, row, known)
+            if path not in others and (own or row[1]):  # else somebody's: with a digest it is a command that was altered
                 there.pop(path, None)
     owner = dict(owners(list(there), {"deepspeed"}), **others)
     return {name: owner.get(path, "") for path, name in there.items()}
