@@ -100,7 +100,7 @@ func TestRootInAnothersEnvironment(t *testing.T) {
 	if err := os.Remove(link); err != nil {
 		t.Fatal(err)
 	}
-	if err := exec.CommandContext(t.Context(), "setpriv", "--reuid="+u.Uid, "--regid="+u.Gid, "--clear-groups", e.python, "-c", "").Run(); err != nil {
+	if err := exec.CommandContext(t.Context(), "sudo", "-n", "-u", u.Username, e.python, "-c", "").Run(); err != nil {
 		t.Skipf("%s cannot run this machine's Python: %v", u.Username, err)
 	}
 	opt.Hosts[0].Sudo = nodestest.SudoUser
