@@ -230,6 +230,10 @@ func TestWhatProcessesHoldDecides(t *testing.T) {
 	elsewhere := []string{"unshare", "-m", "sh", "-c", `mount --bind "$1" "$2" && shift 2 && exec "$@"`, "sh", site, inside, other}
 	titled := []string{"bash", "-c", `exec -a "ranks: epoch 3" "$@"`, "bash", other}
 	nameless := []string{"bash", "-c", `exec -a "" "$@"`, "bash", other}
+	sleeps := filepath.Join(t.TempDir(), "monitor")
+	if err := os.WriteFile(sleeps, text(t, "/bin/sleep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	withHome := holding("mapped", so, renamed)
 	withHome.env = []string{"PYTHONHOME=/usr"}
 	users := map[string]job{
@@ -242,7 +246,7 @@ func TestWhatProcessesHoldDecides(t *testing.T) {
 		"a title":                           holding("mapped", so, titled...),
 		"no name":                           holding("mapped", so, nameless...),
 		"its folder under another name":     holding("mapped", filepath.Join(inside, "torch", "lib", "libtorch.so"), elsewhere...),
-		"a program that is no Python":       {argv: []string{"/bin/sh", "-c", "echo runs; exec sleep 300"}, env: []string{"LD_PRELOAD=" + so}},
+		"a program that is no Python":       {argv: []string{"/bin/sh", "-c", `echo runs; exec "$0" 300`, sleeps}, env: []string{"LD_PRELOAD=" + so}},
 		"by a path that is not its own one": holding("mapped", so, "/usr/bin/python3"),
 	}
 	pids := map[int]string{}
