@@ -144,6 +144,8 @@ func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
 		"ambiguous entry point: 'x==python": {"console": "[console_scripts]\nx==python=hjson:main\n"},
 		"bin/" + python + ", a part of":     {"console": "[ console_scripts ]\n" + python + " = hjson:main\n"},
 		"bin/Python, a part of":             {"hjson-3.1.0.data/scripts/Python": "#!python\n"},
+		".dsbuild/x is among dsbuild's own": {".dsbuild/x": ""},
+		".dsbuild/y is among dsbuild's own": {"hjson-3.1.0.data/data/lib/" + python + "/site-packages/.dsbuild/y": ""},
 		"pyvenv.cfg, a part of":             {"hjson-3.1.0.data/data/pyvenv.cfg": "home = /nowhere\n"},
 		"os/__init__.py, a part of":         {"hjson-3.1.0.data/data/lib/" + python + "/os/__init__.py": ""},
 		"a directory of torch":              {"Torch/x.py": ""},

@@ -96,8 +96,9 @@ def move(source, target):
 def inside(path):
     """path, which must lie in this environment, and not among dsbuild's own files."""
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    own = (real + os.sep).startswith((HOME + os.sep, os.path.realpath(HOME) + os.sep))
-    if own or not real.startswith(tuple(base + os.sep for base in sites() + [os.path.realpath(sys.prefix)])):
+    if (real + os.sep).startswith((HOME + os.sep, os.path.realpath(HOME) + os.sep)):
+        raise Failed("package file %s is among dsbuild's own files" % path)
+    if not real.startswith(tuple(base + os.sep for base in sites() + [os.path.realpath(sys.prefix)])):
         raise Failed("package file %s is outside the environment" % path)
     return real
 
