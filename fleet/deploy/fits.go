@@ -139,7 +139,7 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 		node.PlainPath(f.Executable, "python"), strings.Join(names, " "))
 }
 
-// checkDisk returns a reason and a hint if the environment's disk, or that of dsbuild's own directory, is too full
+// checkDisk returns a reason and a hint if the disk of the environment, or of dsbuild's own directory, is too full
 // for size bytes of wheels.
 func checkDisk(f node.Facts, size int64) (reason nodeerr.Message, hint string) {
 	need := neededRoom(size)

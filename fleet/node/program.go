@@ -23,9 +23,9 @@ var sources embed.FS
 // compiles only with exec, because compile() creates a type for every kind of syntax. The first
 // line of boot identifies dsbuild's processes on a node (processes.py).
 //
-// The node's programs run in a clean Python, whatever the login, the inventory or a wrapper sets: if a variable or an
-// option changes how this Python compiles, warns, speaks or ends, boot starts it once more without them. What decides
-// what an import finds stays (PYTHONPATH, PYTHONHOME, PYTHONNOUSERSITE, -s, -E), and so does -B.
+// All programs run in a clean Python: if a variable or an option of the login, the inventory or a wrapper changes how
+// Python compiles, warns, prints or ends, boot restarts it without them. PYTHONPATH, PYTHONHOME, PYTHONNOUSERSITE, -s and
+// -E stay, because they decide what an import finds, and so does -B.
 const boot = `#dsbuild
 import os,sys
 if sys.path and sys.path[0]in("",os.getcwd()):del sys.path[0]
@@ -65,7 +65,7 @@ d.run(b[:h])`
 // runBoot is the code of -c: it runs the argument boot, which boot can then pass on.
 const runBoot = "import sys;exec(sys.argv[1])"
 
-// unclean are the variables, without PYTHON before them, that change how Python compiles, warns, speaks or ends.
+// unclean are the variables, without PYTHON before them, that change how Python compiles, warns, prints or ends.
 const unclean = "ASYNCIODEBUG COERCECLOCALE DEBUG DEVMODE DUMPREFS INSPECT IOENCODING MALLOC MALLOCSTATS NODEBUGRANGES " +
 	"OPTIMIZE PROFILEIMPORTTIME PYCACHEPREFIX TRACEMALLOC UTF8 VERBOSE WARNINGS"
 

@@ -30,8 +30,8 @@ const (
 // messages: each is a line with a random mark and a JSON object, so that other output of setup
 // lines, greetings and libraries does no harm.
 type Script struct {
-	// Python is the interpreter on the node: absolute or a command name; "python3" if empty. It is the one that answered
-	// the probe, by the same name: the path of sys.executable may be another program on the node.
+	// Python is the interpreter on the node: absolute or a command name; "python3" if empty. It is the program that
+	// answered the probe, by the same name: the path of sys.executable may be another program on the node.
 	Python string
 	// Find, if set, are interpreters in place of Python: the first that exists runs the program,
 	// without the user's folders and variables for Python.

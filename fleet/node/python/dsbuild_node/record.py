@@ -208,7 +208,7 @@ def recorded_commands(paths, places):
 
 
 def interpreter_of(path):
-    """The name of the interpreter in a script's first line, links followed; "" if there is none."""
+    """The name of the interpreter in a script's first line, with links resolved."""
     first, _, rest = content(path, 1 << 12).decode("utf-8", "surrogateescape").partition("\n")
     words = first[2:].split() if first.startswith("#!") else []
     if rest.startswith("'''exec' "):  # a shell starts it, because its path is long or has a space
