@@ -111,6 +111,9 @@ func TestPythonInAnotherFileSystem(t *testing.T) {
 				t.Errorf("%s in %s: %s %q (hint %q), %d files sent, want it refused with %q", what, name, n.Status, n.Error, n.Hint, count.Puts.Load(), want)
 			}
 		}
+		if r, err := verify.Run(t.Context(), verifyOptions(opt)); err != nil || !strings.Contains(r.Nodes[0].Error, "no DeepSpeed installed") {
+			t.Errorf("verify in %s: %v, %q, want what the image has", name, err, r.Nodes[0].Error)
+		}
 		e.mustBe(t, was)
 		image.mustBe(t, wasImage)
 	}
