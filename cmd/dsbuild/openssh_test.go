@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,7 +19,8 @@ import (
 )
 
 // Nodes that only OpenSSH leads to are deployed to and verified as any other: behind a
-// ProxyCommand, and by a connection that ssh has already where no login is possible.
+// ProxyCommand, and by a connection that ssh has already where no login is possible. The node allows one session for
+// each connection, SFTP only reads, and its login shell is strict.
 func TestDeployByOpenSSH(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("ssh"); err != nil {
@@ -44,7 +46,12 @@ func TestDeployByOpenSSH(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("inv.yaml", "nodes:\n  - hosts: gpu1\n    python: %s\n", node.Python)
+	bashrc := "cd \"$HOME\"\nset -eu\necho welcome\n"
+	if err := errors.Join(fleet.Configure(1, "MaxSessions 1", "Subsystem sftp internal-sftp -R"),
+		os.WriteFile(filepath.Join(node.Home, ".bashrc"), []byte(bashrc), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	write("inv.yaml", "nodes:\n  - hosts: gpu1\n    python: %s\n    setup: \"export GREETING=hello\"\n", node.Python)
 	write(".ssh/config", `
 Host gpu1
   HostName gpu1.invalid
@@ -83,6 +90,12 @@ Host gpu1
 		t.Errorf("--ssh native: %s", out)
 	}
 
+	// dsbuild's own client reaches it directly.
+	program(t, home, 0, "deploy", fleet.Inventory, "--limit", node.Name, "--wheel", path, "--force", "--ssh", "native")
+
+	if err := fleet.Configure(1); err != nil {
+		t.Fatal(err)
+	}
 	master := exec.CommandContext(t.Context(), "ssh", "-F", filepath.Join(home, ".ssh", "config"), "-M", "-N", "gpu1")
 	if err := master.Start(); err != nil {
 		t.Fatal(err)

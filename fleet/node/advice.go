@@ -28,7 +28,7 @@ func adviceTexts(python, environment string) map[string]string {
 		"installs-elsewhere":   "check whether this Python installs packages into a directory that it does not import from",
 		"lock-elsewhere":       "wait for it to finish, then rerun; if its dsbuild is gone, end the process on its machine (kill -KILL PID): the next run repairs the environment",
 		"lock-hung":            "repair the disk or the file server (dmesg on the node), or restart the node, then rerun: the run repairs the environment",
-		"lock-stopped":         "on the node: kill -CONT PID; the process goes on, or undoes its work and ends if its dsbuild is gone; then rerun",
+		"lock-stopped":         "on the node: kill -CONT PID; the process continues, or undoes its work and ends if its dsbuild is gone; then rerun",
 		"look-at-kept":         "nothing was changed; kept-* next to that file holds what a change moved aside; if there is no kept-*, remove the file and deploy again",
 		"no-room":              "free disk space: df -h " + environment + "; df -i " + environment + "; quota",
 		"noexec":               "set folder: in environment.yaml to a file system that is not mounted noexec",

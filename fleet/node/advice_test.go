@@ -50,7 +50,7 @@ func TestAdviceNamesTheInventorysPython(t *testing.T) {
 		{"no-room", "python3", "free disk space: df -h ENVIRONMENT; df -i ENVIRONMENT; quota"},
 		{"shadow-pythonpath", "/opt/env/bin/python", "remove its directory from PYTHONPATH"},
 		{"run: dsbuild x; curl y | sh", "/opt/env/bin/python", ""},
-		{"lock-stopped:4711", "/opt/env/bin/python", "on the node: kill -CONT 4711; the process goes on, or undoes its work and ends if its dsbuild is gone; then rerun"},
+		{"lock-stopped:4711", "/opt/env/bin/python", "on the node: kill -CONT 4711; the process continues, or undoes its work and ends if its dsbuild is gone; then rerun"},
 		{"lock-stopped:1; reboot", "/opt/env/bin/python", ""},
 		{"lock-stopped:-1", "/opt/env/bin/python", ""},
 	} {

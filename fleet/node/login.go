@@ -13,7 +13,9 @@ import (
 // incomplete is what boot says if something else has read a part of its input.
 const incomplete = "program arrived incomplete"
 
-// quietShells ends each hint about startup files.
+const startupFile = "startup file of the login shell (~/.bashrc, ~/.zshenv, ~/.ssh/rc)"
+
+// quietShells begins each hint about startup files.
 const quietShells = "put this first in ~/.bashrc of this account on the node: [[ $- == *i* ]] || return; "
 
 // loginFault finds out why a program did not answer: it runs a small one that shows whether commands run, and get their
@@ -27,17 +29,18 @@ func loginFault(ctx context.Context, r remote.Runner) error {
 		return nil
 	}
 	if strings.Contains(said, mark+"runs") {
-		return fault.WithHint(errors.New("a startup file of the login shell, or setup:, read dsbuild's program as its input"),
+		return fault.WithHint(errors.New("a "+startupFile+", or setup:, read dsbuild's program as its input"),
 			quietShells+"test with: echo ok | ssh NODE cat")
 	}
-	why := errors.New("no output from the node: a startup file of the login shell, or setup:, exits before dsbuild's command")
+	why := errors.New("no output from the node: a " + startupFile +
+		", or setup:, exits or closes its output before dsbuild's command")
 	return fault.WithHint(why, quietShells+"test with: ssh NODE echo ok")
 }
 
 // floodError is the error of a node that printed too much before the program's first message.
 func floodError() error {
-	return fault.WithHint(fmt.Errorf("%w, before dsbuild's program began: from a startup file of the login shell, or setup:",
-		remote.ErrFlood), quietShells+"test with: ssh NODE true | wc -c")
+	return fault.WithHint(fmt.Errorf("%w, before dsbuild's program began: from a %s, or setup:",
+		remote.ErrFlood, startupFile), quietShells+"test with: ssh NODE true | wc -c")
 }
 
 // blockedError is the error of a probe whose time is over before it said anything.

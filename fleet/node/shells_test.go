@@ -133,8 +133,9 @@ func TestStartupFiles(t *testing.T) {
 	for does, want := range map[string][2]string{
 		"exit 0":                     {"no output from the node: a startup file of the login shell", "ssh NODE echo ok"},
 		"exit 3":                     {"no output from the node: a startup file of the login shell", "ssh NODE echo ok"},
-		"cat >/dev/null":             {"a startup file of the login shell, or setup:, read dsbuild's program", "echo ok | ssh NODE cat"},
-		"read -r line":               {"a startup file of the login shell, or setup:, read dsbuild's program", "echo ok | ssh NODE cat"},
+		"cat >/dev/null":             {"a startup file of the login shell (~/.bashrc, ~/.zshenv, ~/.ssh/rc), or setup:, read dsbuild's program", "echo ok | ssh NODE cat"},
+		"exec >/dev/null":            {"no output from the node: a startup file of the login shell", "ssh NODE echo ok"},
+		"read -r line":               {"a startup file of the login shell (~/.bashrc, ~/.zshenv, ~/.ssh/rc), or setup:, read dsbuild's program", "echo ok | ssh NODE cat"},
 		"yes | head -c 20000000":     {"too much output from the node, before dsbuild's program began", "ssh NODE true | wc -c"},
 		"yes | head -c 20000000 >&2": {"too much output from the node, before dsbuild's program began", "ssh NODE true | wc -c"},
 		"exec sleep 60":              {"timed out after 2m0s without any output from the node", "or the file system of its Python"},

@@ -88,7 +88,7 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	return nil, fault.WithHint(err, "%s", k.hint())
 }
 
-// gather adds the keys for t; held are those of the agent.
+// gather adds the keys for t. The agent holds held.
 func (k *keySet) gather(t Target, held []ssh.Signer) {
 	k.loadCerts(t.CertificateFiles)
 	others := held

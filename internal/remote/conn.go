@@ -50,7 +50,7 @@ type sshConn struct {
 	served   bool                  // the node has opened a session
 	sessions map[*ssh.Session]bool // the open ones
 
-	redial    func(context.Context) (*sshConn, error) // opens another connection to the node; nil: there is none
+	redial    func(context.Context) (*sshConn, error) // opens another connection to the node; may be nil
 	extending chan struct{}                           // held by who reads or sets next
 	next      *sshConn                                // for the sessions that find no room here
 }
@@ -83,7 +83,7 @@ func (c *sshConn) Close() error {
 		c.end()
 		c.extending <- struct{}{} // further ends now
 		if c.next != nil {
-			c.next.Close()
+			c.next.Close() //nolint:errcheck // never fails
 		}
 		<-c.extending
 		c.awaitOpening()
@@ -139,16 +139,16 @@ func (c *sshConn) lost(doing string) error {
 }
 
 // errNoSession means that the node refused a session. The command has not begun.
-var errNoSession = errors.New("session refused by the node")
+var errNoSession = errors.New("session rejected by the node")
 
 // further returns another connection to the node, for the sessions that find no room on this one (MaxSessions). It dials
-// only once. refused is the error of such a session; the result of further without another connection.
-func (c *sshConn) further(ctx context.Context, refused error) (*sshConn, error) {
+// only once. Without another connection it returns rejected, the error of such a session.
+func (c *sshConn) further(ctx context.Context, rejected error) (*sshConn, error) {
 	c.mu.Lock()
 	none := !c.served && c.opening == 0 // the node opens none at all
 	c.mu.Unlock()
 	if none || c.redial == nil {
-		return nil, refused
+		return nil, rejected
 	}
 	select {
 	case c.extending <- struct{}{}:
@@ -174,9 +174,9 @@ func (c *sshConn) further(ctx context.Context, refused error) (*sshConn, error) 
 		c.next = next
 		return next, nil
 	case err == nil:
-		next.Close() //nolint:errcheck // nobody has used it
+		next.Close() //nolint:errcheck // it was not used
 	case ctx.Err() == nil && !isClosed(c.dead):
-		return nil, fmt.Errorf("%w; no second connection either: %w", refused, err)
+		return nil, fmt.Errorf("%w; no second connection either: %w", rejected, err)
 	}
 	return nil, cmp.Or(ctx.Err(), c.lost(openingSession))
 }

@@ -73,7 +73,9 @@ func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
 	var ke *xknownhosts.KeyError
 	switch {
 	case !errors.As(err, &ke):
-		return nodeerr.Errorf("%w: %s presented %s: %w", ErrHostKey, nodeerr.Own(c.name()), presented, err)
+		err = nodeerr.Errorf("%w: %s presented %s: %w", ErrHostKey, nodeerr.Own(c.name()), presented, err)
+		return fault.WithHint(err, "compare the certificate (on the node: ssh-keygen -Lf /etc/ssh/ssh_host_ed25519_key-cert.pub) "+
+			"with the @cert-authority lines of %s", strings.Join(c.target.KnownHosts, " or "))
 	case len(ke.Want) == 0:
 		return c.unknown(presented)
 	}

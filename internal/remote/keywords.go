@@ -21,7 +21,7 @@ const (
 	strict   = "known_hosts alone decides"
 	sessions = "dsbuild opens the sessions itself"
 	forwards = "dsbuild forwards nothing"
-	ownTime  = "dsbuild has limits of its own"
+	ownTime  = "dsbuild has its own limits"
 	sharing  = "ControlPath decides"
 	ofOthers = "no effect without a keyword that OpenSSH gets"
 	display  = "what ssh shows"

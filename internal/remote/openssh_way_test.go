@@ -208,7 +208,7 @@ func TestFewSessions(t *testing.T) {
 		}
 		configure(t, f, 0, "MaxSessions 0")
 		err = dial(t, d, fleetTarget(f, 0)).Run(t.Context(), remote.Command{Argv: []string{"true"}})
-		if err == nil || !strings.Contains(err.Error(), "session refused by the node") || !strings.Contains(fault.Hint(err), "MaxSessions") {
+		if err == nil || !strings.Contains(err.Error(), "session rejected by the node") || !strings.Contains(fault.Hint(err), "MaxSessions") {
 			t.Errorf("%s: without any session: %v, hint %q", name, err, fault.Hint(err))
 		}
 		os.Remove(f.Nodes[0].Log())

@@ -56,13 +56,13 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 	}
 	p := &put{conn: c, up: bySFTP, part: up.Path + PartSuffix}
 	err := p.guarded(ctx)
-	refused := new(sftpRefusal)
+	denied := new(sftpDenial)
 	switch {
 	case errors.Is(err, errNoSFTP):
 		return PutByProgram(ctx, c, c.target.User, up)
-	case errors.As(err, &refused):
-		bySFTP.Progress(-told.Load()) // the program sends the file again, or tells of what is there
-		return c.putAnyway(ctx, up, refused)
+	case errors.As(err, &denied):
+		bySFTP.Progress(-told.Load()) // the program reports all bytes
+		return c.putAnyway(ctx, up, denied)
 	}
 	if !errors.Is(err, errNoSession) {
 		return err
@@ -74,24 +74,24 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 	return next.Put(ctx, up)
 }
 
-// sftpRefusal is the error of an SFTP server that does not do what a file needs. It may limit its users to reading
-// (-R), or refuse single requests (-P), where a program may do all of it.
-type sftpRefusal struct{ error }
+// sftpDenial is the error of an SFTP server that does not do what a file needs. It may limit its users to reading
+// (-R), or deny single requests (-P), where a program may do all of it.
+type sftpDenial struct{ error }
 
 // Unwrap returns the error without the mark.
-func (r *sftpRefusal) Unwrap() error { return r.error }
+func (r *sftpDenial) Unwrap() error { return r.error }
 
-// putAnyway puts a file by a program, after the SFTP server has refused it.
-func (c *sshConn) putAnyway(ctx context.Context, up Upload, refused *sftpRefusal) error {
+// putAnyway puts a file by a program, after the SFTP server has denied it.
+func (c *sshConn) putAnyway(ctx context.Context, up Upload, denied *sftpDenial) error {
 	err := PutByProgram(ctx, c, c.target.User, up)
 	switch {
 	case err == nil:
-		c.noSFTP.Store(true) // it would refuse the next file, too
+		c.noSFTP.Store(true) // it would deny the next file, too
 		return nil
-	case ctx.Err() != nil, errors.Is(err, ErrLost), errors.Is(err, ErrNoSpace), err.Error() == refused.Error():
+	case ctx.Err() != nil, errors.Is(err, ErrLost), errors.Is(err, ErrNoSpace), err.Error() == denied.Error():
 		return err
 	}
-	return fault.AddHint(nodeerr.Errorf("%w; by SFTP: %w", err, refused.error), fault.Hint(err))
+	return fault.AddHint(nodeerr.Errorf("%w; by SFTP: %w", err, denied.error), fault.Hint(err))
 }
 
 // put is one upload under way.
@@ -155,7 +155,7 @@ func (p *put) run(ctx context.Context) error {
 	if err == nil {
 		err = p.rename()
 	}
-	goesOn := p.arrived && errors.As(err, new(*sftpRefusal)) // by a program, with these bytes
+	goesOn := p.arrived && errors.As(err, new(*sftpDenial)) // by a program, with these bytes
 	if err != nil && !errors.Is(err, ErrLost) && !goesOn && ctx.Err() == nil {
 		p.client.Remove(p.part) //nolint:errcheck // the next try does not trust it
 	}
@@ -276,7 +276,7 @@ func (p *put) verify(ctx context.Context) error {
 	switch {
 	case err != nil && !errors.Is(err, ErrLost) && ctx.Err() == nil:
 		p.arrived = false // an SFTP server may show other folders than a command sees
-		return &sftpRefusal{err}
+		return &sftpDenial{err}
 	case err != nil || there == p.up.SHA256:
 		return err
 	}
@@ -320,7 +320,7 @@ func (p *put) rename() error {
 	rename := p.client.PosixRename
 	if _, ok := p.client.HasExtension("posix-rename@openssh.com"); !ok {
 		if _, err := p.client.Lstat(p.up.Path); err == nil {
-			return &sftpRefusal{fmt.Errorf("%s already exists, and the node's SFTP server cannot replace files atomically", p.up.Path)}
+			return &sftpDenial{fmt.Errorf("%s already exists, and the node's SFTP server cannot replace files atomically", p.up.Path)}
 		}
 		rename = p.client.Rename
 	}
@@ -336,9 +336,9 @@ func (p *put) explain(doing string, err error) error {
 	status := (*sftp.StatusError)(nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &sftpRefusal{p.up.noFolder(doing)}
+		return &sftpDenial{p.up.noFolder(doing)}
 	case errors.Is(err, fs.ErrPermission):
-		return &sftpRefusal{p.up.forbidden(doing, p.conn.target.User)}
+		return &sftpDenial{p.up.forbidden(doing, p.conn.target.User)}
 	case errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return p.conn.lost(doing)
 	case errors.Is(err, ErrLost):
@@ -359,7 +359,7 @@ func (p *put) explain(doing string, err error) error {
 	if p.writing && status.FxCode() == sftp.ErrSSHFxFailure {
 		return err // a quota, or the disk
 	}
-	return &sftpRefusal{err}
+	return &sftpDenial{err}
 }
 
 // freeBytes returns the room in the file's folder, if the server tells it.

@@ -45,7 +45,7 @@ func CommandLine(cmd Command) (string, error) {
 	}
 	// A setup line may use functions of the login shell (module, conda), so the login shell itself runs
 	// it if it is one of POSIX. csh must not even read the names of variables that it does not have, and a shell of
-	// POSIX whose start file says set -u or -e would end at them; fish has no such options and goes on with /bin/sh.
+	// POSIX whose start file says set -u or -e would end at them; fish has no such options and continues with /bin/sh.
 	return `/bin/sh -c 'case $SHELL in *csh) exit 1; esac' && set +eu 2>/dev/null && test -n "$BASH_VERSION$ZSH_VERSION$KSH_VERSION" && eval "` +
 		"`printf %b " + encode(script) + "`" + `" || ` + decode + encode(script), nil
 }

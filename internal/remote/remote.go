@@ -63,7 +63,7 @@ type Target struct {
 	openSSH      bool   // dsbuild reaches the node through OpenSSH
 
 	methods   []string   // of authentication that the client configuration allows, the first to try first
-	family    string     // tcp4 or tcp6; "" means both
+	family    string     // tcp4 or tcp6, or empty for both
 	allowed   algorithms // by the client configuration
 	switchOff []string   // settings of the client configuration that OpenSSH must not apply, as KEY=VALUE
 

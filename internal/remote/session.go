@@ -131,13 +131,27 @@ func (c *sshConn) run(ctx context.Context, line string, in, out, errs *Gate) err
 	return &ExitError{Code: exit.ExitStatus()}
 }
 
+// sftpLimit is the time in which an SFTP server must answer.
+const sftpLimit = 20 * time.Second
+
 // openSFTP opens a session of SFTP.
 func (c *sshConn) openSFTP(ctx context.Context, options ...sftp.ClientOption) (*sftp.Client, error) {
 	s, err := c.session(ctx)
 	if err != nil {
 		return nil, err
 	}
-	cl, err := sftpClient(s, options...)
+	var cl *sftp.Client
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		cl, err = sftpClient(s, options...)
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-time.After(sftpLimit): // a server that hangs is as good as none; the client waits until its session ends
+		err = errNoSFTP
+	}
 	if err != nil {
 		c.endSession(s)
 		return nil, err

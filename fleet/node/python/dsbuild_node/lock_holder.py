@@ -1,7 +1,7 @@
 """Describes the process that holds the lock of an environment, for a run that waits for it in vain."""
 import os
 
-STOPPED, HUNG = "T", "D"  # states in /proc/PID/stat
+STOPPED, TRACED, HUNG = "T", "t", "D"  # states in /proc/PID/stat
 
 
 def noted(words):
@@ -28,7 +28,7 @@ def holds(pid, lock):
 
 
 def holder(lock, pid):
-    """The process of this machine that holds the lock: pid if it may be the one; 0 if none is seen."""
+    """The process of this machine that holds the lock, pid if it may be that one. Returns 0 if it cannot be seen."""
     if pid and os.path.isdir("/proc/%d" % pid) and holds(pid, lock) is not False:
         return pid
     others = [int(p) for p in (os.listdir("/proc") if os.path.isdir("/proc/self") else []) if p.isdigit()]
@@ -54,6 +54,8 @@ def describe(lock, words):
     state = state_of(found)
     if state == STOPPED:
         return words + ", which is stopped", "lock-stopped:%d" % found
+    if state == TRACED:
+        return words + ", which a debugger has stopped", "lock-elsewhere:%d" % found
     if state == HUNG:
         return words + ", which waits for a disk or a network file system", "lock-hung:%d" % found
     return words, "wait"
