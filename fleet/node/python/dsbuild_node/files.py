@@ -84,7 +84,10 @@ def foreign_owner(paths):
     the way. Only root has to ask, because a link would send root to files that the account itself cannot reach."""
     for path in {way for path in paths for way in (path, os.path.realpath(path))} if os.geteuid() == 0 else ():
         while path != os.path.dirname(path):
-            uid = os.lstat(path).st_uid
+            try:
+                uid = os.lstat(path).st_uid
+            except OSError:  # it does not exist yet
+                uid = 0
             if uid:
                 return owner_name(uid)
             path = os.path.dirname(path)
