@@ -9,6 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -24,9 +25,10 @@ import (
 // The JSON documents that only the command line prints, in the order of docs/schema. A document that a package
 // returns as its result, such as a report, is declared in that package.
 
-// deployPlan is deploy-plan.json: dsbuild deploy --dry-run.
+// deployPlan is deploy-plan.json: dsbuild deploy --dry-run and rollback --dry-run.
 type deployPlan struct {
-	Nodes []deployPlanNode `json:"nodes"`
+	Nodes  []deployPlanNode `json:"nodes"`
+	Undone *node.Run        `json:"undone,omitempty"` // the run that a rollback undoes
 }
 
 type deployPlanNode struct {
@@ -51,13 +53,13 @@ func newPlanNode(n change.Decision) planNode {
 }
 
 func newDeployPlan(plan deploy.Plan) deployPlan {
-	doc := deployPlan{Nodes: make([]deployPlanNode, 0, len(plan.Nodes))}
+	doc := deployPlan{Nodes: make([]deployPlanNode, 0, len(plan.Nodes)), Undone: plan.Undone}
 	for _, n := range plan.Nodes {
-		node := deployPlanNode{planNode: newPlanNode(n.Decision), Wheel: n.WheelName, ExtraWheels: []string{}}
+		entry := deployPlanNode{planNode: newPlanNode(n.Decision), Wheel: n.WheelName, ExtraWheels: []string{}}
 		for _, a := range n.ExtraWheels {
-			node.ExtraWheels = append(node.ExtraWheels, a.Name+" "+a.Version)
+			entry.ExtraWheels = append(entry.ExtraWheels, a.Name+" "+a.Version)
 		}
-		doc.Nodes = append(doc.Nodes, node)
+		doc.Nodes = append(doc.Nodes, entry)
 	}
 	return doc
 }

@@ -162,6 +162,7 @@ func ownFiles() string {
 		"| `bytecode.xz` | the byte code that came with the wheel |\n" +
 		"| `journal.jsonl` | a line for each change: who, when, what |\n" +
 		"| `change.json`, `kept-…/` | a change under way; the next run undoes it |\n" +
+		"| `foreign-…/` | files that a deploy replaced and dsbuild had not installed; it never removes them |\n" +
 		"| `inbox/`, `run-…/`, `lock` | files on their way, temporary files, the lock |\n\n" +
 		"On a node, in `dsbuild/env` below `~/.local/share` or `folder` of the environment file: `NAME/DIGEST/` is a whole environment,\n" +
 		"`NAME/current` and `NAME/previous` are links, `NAME/journal.jsonl` lists the changes ([environments.md](environments.md)).\n"

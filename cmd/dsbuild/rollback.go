@@ -13,6 +13,7 @@ import (
 type rollbackFlags struct {
 	nodes  nodeFlags
 	change changeFlags
+	run    string
 }
 
 // The help of flags that mean less without transfers.
@@ -27,11 +28,16 @@ func newRollbackCommand(a *app) *cobra.Command {
 		Use:        "rollback INVENTORY",
 		SuggestFor: []string{"undo", "revert"},
 		Short:      "Restore the previously deployed version",
-		Long: `Restore the DeepSpeed that each node had before the last deploy.
+		Long: `Restore the DeepSpeed that each node had before the latest deploy.
 
-Where there was none, DeepSpeed is removed. Each node keeps one previous
-version, so no files are sent, and a second rollback fails.`,
-		Example: `  # Roll back two nodes
+Only nodes that this run changed are rolled back; the others stay as they are.
+A node whose DeepSpeed somebody has changed since is refused. Where there was
+none, DeepSpeed is removed. Each node keeps one previous version, so no files
+are sent, and a second rollback fails.`,
+		Example: `  # Show which run would be undone, and on which nodes
+  $ dsbuild rollback inventory.yaml --dry-run
+
+  # Roll back two nodes
   $ dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,6 +47,8 @@ version, so no files are sent, and a second rollback fails.`,
 	}
 	f.nodes.add(cmd)
 	f.change.add(cmd)
+	cmd.Flags().StringVar(&f.run, "run", "", "`RUN` Undo this run (default: the latest of the nodes' last changes)")
+	inGroup(cmd, groupNodes, "run")
 	cmd.Flags().Lookup("timeout").Usage = rollbackTimeoutUsage
 	cmd.Flags().Lookup("policy").Usage = rollbackPolicyUsage
 	return cmd
@@ -53,7 +61,7 @@ func runRollback(ctx context.Context, a *app, f rollbackFlags) error {
 	}
 	d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
 	defer d.Close()
-	plan, err := d.SurveyRollback(ctx)
+	plan, err := d.SurveyRollback(ctx, f.run)
 	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newDeployPlan(plan), err); done {
 		return err
 	}

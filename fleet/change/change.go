@@ -153,7 +153,7 @@ func (r *Run) Change(ctx context.Context, title string, work []Work, soFar func(
 	bytes := int64(0)
 	for i, w := range work {
 		switch w.Plan.Action {
-		case UpToDate:
+		case UpToDate, Leave:
 			unchanged = append(unchanged, i)
 		case Install:
 			for _, f := range w.Files {

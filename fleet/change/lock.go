@@ -29,7 +29,8 @@ type BeginReply struct {
 	Inbox    string   `json:"inbox"`   // private directory for uploads
 	Arrived  []string `json:"arrived"` // names of files in the inbox that need not be sent again
 	Repaired bool     `json:"repaired"`
-	Run      string   `json:"run"` // the run that made the last recorded change
+	Undone   string   `json:"undone"` // the run whose interrupted change the repair undid; "" if none
+	Run      string   `json:"run"`    // the run that made the last recorded change
 
 	python string // runs the agent
 }
@@ -73,7 +74,8 @@ func (r *Run) start(
 	}
 	request, err := node.MergeFields(script.Request, map[string]any{
 		"files": append([]Expected{}, files...), "look": look, // files is not null
-		"run": r.Fleet.Run, "label": FileLabel(n.Host.Name), "by": r.by, "lock_s": wait.Seconds(),
+		"run": r.Fleet.Run, "label": FileLabel(n.Host.Name), "by": r.by, "at": time.Now().UTC().Format(time.RFC3339),
+		"lock_s": wait.Seconds(),
 	})
 	if err != nil {
 		return nil, err

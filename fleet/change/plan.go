@@ -25,6 +25,7 @@ const (
 	Rollback Action = "rollback" // restore the previous version
 	UpToDate Action = "verify"   // has the result already: only verify
 	Shared   Action = "follow"   // shares an environment with another node, which installs
+	Leave    Action = "leave"    // not changed by the run that a rollback undoes: leave it as it is
 	Refuse   Action = "refuse"   // incompatible wheel or unmet requirement: send nothing
 	Absent   Action = "skip"     // not reached or not probed
 )

@@ -22,7 +22,7 @@ func agentDo(t *testing.T, e environment, input, lines string) string {
 		t.Fatal(err)
 	}
 	source := "import sys\nsys.path.insert(0, " + strconv.Quote(programs) + ")\nsys.dont_write_bytecode = True\n" + `from dsbuild_node.controller import REQUEST
-REQUEST.update({"run": "r", "label": "n", "by": "tester", "silence_s": 0.5, "lock_s": 0.5, "files": [], "look": False, "safe": ` + strconv.Quote(private.Script()) + `})
+REQUEST.update({"run": "r", "label": "n", "by": "tester", "at": "2026-01-02T03:04:05Z", "silence_s": 0.5, "lock_s": 0.5, "files": [], "look": False, "safe": ` + strconv.Quote(private.Script()) + `})
 from dsbuild_node import changes, deploy
 from dsbuild_node.changes import *
 from dsbuild_node.deploy import *

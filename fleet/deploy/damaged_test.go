@@ -81,7 +81,7 @@ func TestDeployRefusesDamagedFiles(t *testing.T) {
 		"a journal that is none": {journal, func() error { return os.Mkdir(journal, 0o755) }, report.Failed, "journal.jsonl is not a writable regular file"},
 		"a change without roots": {
 			change, func() error { return os.WriteFile(change, []byte(`{"done": true, "roots": 5, "kept": 3}`), 0o644) },
-			report.Failed, "missing or invalid kept, roots, journal",
+			report.Failed, "missing or invalid run, runs, of, kept, records, roots, journal",
 		},
 	} {
 		text, err := os.ReadFile(c.path)

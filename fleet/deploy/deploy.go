@@ -34,6 +34,7 @@ type Deploy struct {
 	opt   Options
 	nodes []*nodeState
 	plan  Plan
+	undo  bool                       // it is a rollback
 	pips  map[string]fleet.LocalFile // pip wheels, by Python X.Y
 }
 
@@ -73,7 +74,7 @@ func (n *nodeState) steps() []fleet.Step {
 			await,
 			// rollback: takes the lock, exchanges the versions.
 			{Name: "rollback", Limit: wait + limit(change.InstallLimit), Do: n.rollBack},
-			{Name: "verify", Limit: limit(change.VerifyLimit), Do: n.verifyBack},
+			{Name: "verify", Limit: limit(change.VerifyLimit), Do: n.verifyBack, Needed: n.HoldsLock},
 			{Name: "record", Limit: change.RecordLimit, Do: n.recordBack, Needed: n.HoldsLock},
 		}
 	case change.Shared: // another node changes the environment
@@ -128,12 +129,13 @@ func (d *Deploy) acceptWheels() error {
 	return nil
 }
 
-// SurveyRollback is Survey for a rollback to the version before the last deploy, which needs no wheels.
-func (d *Deploy) SurveyRollback(ctx context.Context) (Plan, error) {
+// SurveyRollback is Survey for a rollback of one run, the latest if run is empty. It needs no wheels.
+func (d *Deploy) SurveyRollback(ctx context.Context, run string) (Plan, error) {
+	d.undo = true
 	if _, err := d.Probe(ctx); err != nil {
 		return Plan{}, err
 	}
-	return d.decide(ctx, func(known []ProbeResult) (Plan, error) { return NewRollbackPlan(known), nil })
+	return d.decide(ctx, func(known []ProbeResult) (Plan, error) { return NewRollbackPlan(known, run) })
 }
 
 // decide ends the survey: newPlan makes the plan, and every node gets its part of it.

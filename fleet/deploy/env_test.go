@@ -151,7 +151,17 @@ func withInstalled(t *testing.T, version string) (environment, []wheel.Loaded) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return template.copied(t, t.TempDir()), load(t, copied)
+	e := template.copied(t, t.TempDir())
+	// It is as if dsbuild had installed it there: the notes say so.
+	note := filepath.Join(e.site, ".dsbuild", "previous", "change.json")
+	text, err := os.ReadFile(note)
+	if err == nil {
+		err = os.WriteFile(note, []byte(strings.ReplaceAll(string(text), template.dir, e.dir)), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, load(t, copied)
 }
 
 func makeTemplate(t *testing.T, dir, torch string) environment {

@@ -271,8 +271,8 @@ func TestRollbackRefusesWhatWasChangedSince(t *testing.T) {
 	}
 	e.install(t, small{name: "hjson", version: "3.2"})
 	was := e.snapshot(t)
-	if n := back(t, opt).Nodes[0]; n.Status != report.Failed ||
-		!strings.Contains(n.Error, "hjson changed after the deploy") {
+	if n := back(t, opt).Nodes[0]; n.Status != report.Refused ||
+		!strings.Contains(n.Error, "was changed: hjson-3.2.dist-info") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)

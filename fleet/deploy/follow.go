@@ -38,7 +38,7 @@ func (n *nodeState) follow(ctx context.Context) error {
 		return fmt.Errorf("cannot determine the installed version: %w", err)
 	}
 	n.Changed = leader.Changed
-	if leader.plan.Action == change.Rollback && n.Facts.DeepSpeed != nil &&
+	if leader.plan.Action == change.Rollback && !leader.Facts.Previous.Interrupted && n.Facts.DeepSpeed != nil &&
 		!slices.Equal(n.Facts.DeepSpeed.Altered, leader.altered) {
 		err := nodeerr.Errorf("shares an environment with %s, but sees different files", name)
 		return fault.WithHint(err, lateHint)

@@ -87,7 +87,7 @@ func TestLogOfEveryNode(t *testing.T) {
 	good, bad := logOf(t, filepath.Join(dir, "gpu1.log")), logOf(t, filepath.Join(dir, "gpu2+train.log"))
 	inOrder(t, good, "gpu1: deploy by tester, run 20", "== connect", "done after", "== probe", "run    sh -c [program of ",
 		"setup: printf", "OTHER=[…]", "env: HF_TOKEN LD_LIBRARY_PATH", "out    welcome", "https://[login]@index.example", "answer {", "end    done",
-		"== put", `request: {"by":`, "put    "+all[0].dir, "== install", `order  {"accepted":{`, `"do":"install"`, "pip    ", "Successfully installed deepspeed-", `answer {"to"`,
+		"== put", `request: {"at":`, "put    "+all[0].dir, "== install", `order  {"accepted":{`, `"do":"install"`, "pip    ", "Successfully installed deepspeed-", `answer {"to"`,
 		"== verify", "end    done", "== record", "order", "done after", `order  {"do":"end"}`, "end    done")
 	if !strings.Contains(good, "err    [OTHER]") || !strings.Contains(good, "err    token [HF_TOKEN]") {
 		t.Error("what was said on standard error is missing")
@@ -177,7 +177,7 @@ func TestLogOfATalkativeNode(t *testing.T) {
 	opt.Logs = fleet.Logs{Dir: t.TempDir()}
 	d := deploy.New(opt)
 	defer d.Close()
-	if _, err := d.SurveyRollback(context.Background()); err != nil {
+	if _, err := d.SurveyRollback(context.Background(), ""); err != nil {
 		t.Fatal(err)
 	}
 	file := d.Report().Nodes[0].Log
@@ -202,7 +202,7 @@ func TestLogsHaveNamesOfTheirOwn(t *testing.T) {
 		opt.Hosts = append(opt.Hosts, inventory.Host{Name: name})
 	}
 	d := deploy.New(opt)
-	if _, err := d.SurveyRollback(t.Context()); err != nil {
+	if _, err := d.SurveyRollback(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	files := map[string]bool{}

@@ -117,7 +117,7 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 		return d
 	}
 	deployed := func(d *deploy.Deploy) error { _, err := d.Survey(context.Background()); return err }
-	returned := func(d *deploy.Deploy) error { _, err := d.SurveyRollback(context.Background()); return err }
+	returned := func(d *deploy.Deploy) error { _, err := d.SurveyRollback(context.Background(), ""); return err }
 
 	// The same wheel: nothing is left to do, and one step back is still 0.19.7.
 	slower := survey(deployed)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -44,6 +45,7 @@ type Plan struct {
 	Wheels []wheel.Loaded // the wheels in use; a single wheel is listed even if no node uses it
 	// Assigned is set if each node was assigned its wheel, so that different wheels are intended.
 	Assigned bool
+	Undone   *node.Run // the run that a rollback undoes; nil: none
 }
 
 // PlanOptions are the settings of a plan.
@@ -265,6 +267,13 @@ func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts,
 		return
 	}
 	n.Action, n.ExtraWheels = change.Install, extra
+	if f.CondaRecord != "" {
+		n.Notes = append(n.Notes, f.CondaNote())
+	}
+	if f.Previous != nil && f.Previous.Foreign != "" {
+		n.Notes = append(n.Notes, "keeps files that dsbuild did not install in "+
+			node.QuotePath(path.Join(f.Home(), path.Base(f.Previous.Foreign))))
+	}
 	n.need, n.free = neededRoom(w.Manifest.Size+extraSize(extra)), min(f.FreeBytes, f.FreeTmpBytes)
 	if obstacles, hint := installObstacles(*w, f, extra, lacks, err, opt); len(obstacles) > 0 {
 		n.SetRefused(hint, obstacles...)

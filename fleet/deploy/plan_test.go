@@ -111,13 +111,15 @@ func TestExitCodeOfAPlan(t *testing.T) {
 			}
 		}
 	}
-	bare := facts(func(f *node.Facts) { f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7"} })
-	plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}})
-	if plan.Nodes[0].Action != change.Rollback || plan.Err() != nil {
+	bare := facts(func(f *node.Facts) {
+		f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7", Runs: []node.Run{{ID: "r"}}}
+	})
+	plan, err := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}, "")
+	if err != nil || plan.Nodes[0].Action != change.Rollback || plan.Err() != nil {
 		t.Errorf("a rollback needs no torch: %+v", plan.Nodes[0])
 	}
-	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{managed}); code(plan.Err()) != 3 {
-		t.Errorf("no wheel plays a part in a rollback: %v", plan.Err())
+	if plan, err = deploy.NewRollbackPlan([]deploy.ProbeResult{managed}, ""); err != nil || code(plan.Err()) != 3 {
+		t.Errorf("no wheel plays a part in a rollback: %v, %v", plan.Err(), err)
 	}
 }
 

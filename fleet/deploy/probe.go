@@ -23,6 +23,7 @@ type nodeState struct {
 	before, after *report.Version // the DeepSpeed before and after the change
 	recordSHA256  string          // of the RECORD that verify expects
 	altered       []string        // rollback: files of the version put back that differ from its RECORD
+	kept          string          // where files that dsbuild did not install are kept, in a sentence; "": none
 	note          map[string]any  // rollback: dsbuild's note on the version put back; nil if something else installed it
 }
 
@@ -66,7 +67,7 @@ func (n *nodeState) probe(ctx context.Context) error {
 
 // askFacts asks the node for its facts.
 func (n *nodeState) askFacts(ctx context.Context) (node.Facts, error) {
-	opt := node.ProbeOptions{Python: n.Host.Python, Files: true}
+	opt := node.ProbeOptions{Python: n.Host.Python, Files: true, Undo: n.run.undo}
 	for _, w := range n.run.opt.Wheels {
 		opt.Of = append(opt.Of, w.Manifest.SHA256)
 		opt.Commands = append(opt.Commands, w.Commands...)

@@ -48,6 +48,9 @@ func (p Plan) Print(w io.Writer) error {
 			fullest = n
 		}
 	}
+	if err == nil && p.Undone != nil {
+		_, err = fmt.Fprintf(w, "undoes run %s\n", ui.Clean(p.Undone.String()))
+	}
 	if err == nil && nodes > 0 {
 		_, err = fmt.Fprintf(w, "sends %s to %s; least free space on %s: %s free, %s needed\n",
 			ui.Size(bytes), ui.Count(nodes, "node"), fullest.Name, ui.Size(fullest.free), ui.Size(fullest.need))
@@ -59,6 +62,7 @@ func (p Plan) Print(w io.Writer) error {
 func (d *Deploy) Report() *report.Report {
 	r := report.Empty(d.opt.Command)
 	r.Mixed = d.plan.Assigned || wheel.AnyStable(d.plan.Wheels)
+	r.Undone = d.plan.Undone
 	var seen []report.ProbedNode
 	for _, n := range d.nodes {
 		var w *report.Wheel
@@ -89,6 +93,12 @@ func (n *nodeState) report() report.Node {
 		part.After = nil
 	}
 	part.ExtraWheels, part.Notes = extraWheelNames(n.plan.ExtraWheels), append(part.Notes, n.plan.Chosen...)
+	if n.plan.Action == change.Leave || n.plan.Action == change.Rollback {
+		part.Notes = append(part.Notes, n.plan.Notes...)
+	}
+	if n.kept != "" {
+		part.Notes = append(part.Notes, n.kept)
+	}
 	return part
 }
 

@@ -19,7 +19,7 @@ func back(t *testing.T, opt deploy.Options) *report.Report {
 	t.Helper()
 	d := deploy.New(opt)
 	defer d.Close()
-	if _, err := d.SurveyRollback(context.Background()); err != nil {
+	if _, err := d.SurveyRollback(context.Background(), ""); err != nil {
 		t.Fatal(err)
 	}
 	r := d.Apply(context.Background())

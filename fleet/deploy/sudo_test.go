@@ -52,7 +52,7 @@ func TestDeployBySudo(t *testing.T) {
 	}
 	d := deploy.New(opt)
 	defer d.Close()
-	if _, err := d.SurveyRollback(t.Context()); err != nil {
+	if _, err := d.SurveyRollback(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if r := d.Apply(t.Context()); r.Err() != nil {

@@ -3,9 +3,14 @@
 package node
 
 import (
+	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Facts are the result of a probe. Missing parts are zero values and named in Missing.
@@ -47,6 +52,8 @@ type Facts struct {
 	// ForeignOwner is, if dsbuild is root there, another account that owns a directory on the path of the environment.
 	ForeignOwner string `json:"foreign_owner,omitempty"`
 	ReadOnly     bool   `json:"read_only"` // site-packages is on a file system mounted read-only
+	// CondaRecord is the file in conda-meta by which conda keeps DeepSpeed; "": none.
+	CondaRecord string `json:"conda_record,omitempty"`
 	// NoRecord lists forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info
 	// without RECORD.
 	NoRecord  []string          `json:"no_record,omitempty"`
@@ -76,10 +83,63 @@ type Process struct {
 	Job     string `json:"job"`     // of the scheduler: "Slurm job 4711"; "" if it belongs to none
 }
 
-// Previous is the DeepSpeed before the last deploy.
+// Run is a run of dsbuild that changed an environment.
+type Run struct {
+	ID string `json:"run"`
+	At string `json:"at"` // RFC 3339, by the control node's clock
+	By string `json:"by"` // user@host
+}
+
+// String describes the run for a message.
+func (r Run) String() string {
+	at := r.At
+	if t, err := time.Parse(time.RFC3339, at); err == nil {
+		at = t.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	return fmt.Sprintf("%s (%s, %s)", r.ID, at, r.By)
+}
+
+// Previous is dsbuild's last change of an environment, and the DeepSpeed that a rollback of it restores.
 type Previous struct {
 	Version string `json:"version"` // "": no DeepSpeed at all
 	SHA256  string `json:"sha256"`
+	// Runs are the runs that installed the wheel which a rollback replaces, the last one last: usually one, more if
+	// it was installed again. It is empty if dsbuild's notes cannot be used.
+	Runs        []Run `json:"runs"`
+	Interrupted bool  `json:"interrupted"` // the change was cut off: the next run undoes it
+	// Undone is set if the change was rolled back already: it is the only run, and nothing is kept.
+	Undone bool `json:"undone"`
+	// Foreign is the directory in which the next deploy keeps files that dsbuild did not install; "": there are none.
+	Foreign string `json:"foreign,omitempty"`
+	Wrong   string `json:"wrong,omitempty"`  // why it cannot be rolled back, in the node's words: see ProbeOptions.Undo
+	Advice  string `json:"advice,omitempty"` // the code of a hint for Wrong
+}
+
+// Last returns the run that made the change; its ID is empty if dsbuild's notes cannot be used.
+func (p Previous) Last() Run {
+	if len(p.Runs) == 0 {
+		return Run{}
+	}
+	return p.Runs[len(p.Runs)-1]
+}
+
+// Has reports whether a run is one of those of p, which may be nil.
+func (p *Previous) Has(r Run) bool {
+	return p != nil && slices.ContainsFunc(p.Runs, func(o Run) bool { return o.ID == r.ID })
+}
+
+// maxName is how much of a user's name a message shows.
+const maxName = 80
+
+// plain removes from texts of the node what no version, run or user name has.
+func (p *Previous) plain() {
+	p.Version, p.Advice = PlainVersion(p.Version), PlainVersion(p.Advice)
+	for i, r := range p.Runs {
+		p.Runs[i] = Run{PlainVersion(r.ID), r.At, ui.Shorten(ui.OneLine(r.By), maxName)}
+		if _, err := time.Parse(time.RFC3339, r.At); err != nil {
+			p.Runs[i].At = ""
+		}
+	}
 }
 
 // Installed is the DeepSpeed found in an environment.
@@ -107,6 +167,12 @@ type Build struct {
 // Home returns dsbuild's own directory for the environment: the notes belong to one site-packages, because several
 // Pythons may have one prefix.
 func (f Facts) Home() string { return path.Join(f.SitePackages, ".dsbuild") }
+
+// CondaNote warns of CondaRecord.
+func (f Facts) CondaNote() string {
+	return fmt.Sprintf("conda keeps its own record of DeepSpeed (%s): conda remove and conda update would delete files "+
+		"that dsbuild installs", QuotePath(path.Join("conda-meta", path.Base(f.CondaRecord))))
+}
 
 // MissingPython returns the part of Python that a node lacks, "" if it lacks none.
 func (f Facts) MissingPython() string {

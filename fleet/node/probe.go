@@ -38,6 +38,8 @@ type ProbeOptions struct {
 	// Of, if not empty, limits the comparison to installations of these wheels by dsbuild, given
 	// by their sha256: a DeepSpeed that dsbuild will replace anyhow need not be compared.
 	Of []string
+	// Undo compares the installed DeepSpeed with dsbuild's last change, for a rollback: Previous.Wrong. It needs Files.
+	Undo bool
 	// Commands are the names of commands that wheels may put into the environment's folder of
 	// commands. With Files, Facts.Taken lists those that exist and are not DeepSpeed's.
 	Commands []string
@@ -87,7 +89,7 @@ type FollowUp struct {
 func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error) {
 	program, request := probeProgram, map[string]any{}
 	if opt.Files {
-		program, request = probeFilesProgram, map[string]any{"files": true, "commands": opt.Commands}
+		program, request = probeFilesProgram, map[string]any{"files": true, "undo": opt.Undo, "commands": opt.Commands}
 		if len(opt.Of) > 0 {
 			request["files"] = opt.Of
 		}
@@ -280,7 +282,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 			f.DeepSpeed.Version = PlainVersion(f.DeepSpeed.Version)
 		}
 		if f.Previous != nil {
-			f.Previous.Version = PlainVersion(f.Previous.Version)
+			f.Previous.plain()
 		}
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))

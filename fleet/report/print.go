@@ -46,10 +46,13 @@ func (r *Report) Print(w io.Writer) error {
 		return err
 	}
 	lines := slices.Concat(r.differences(), r.causes())
-	if r.isVerify() {
+	if r.isVerify() || r.Undone != nil {
 		lines = append(lines, r.notes()...)
 	}
 	lines = slices.Concat(lines, r.passedOn(), r.pythons())
+	if r.Undone != nil {
+		lines = append(lines, "undoes run "+r.Undone.String())
+	}
 	if gate := r.failedGate(); gate != nil {
 		lines = append(lines, gate.String())
 	}

@@ -145,6 +145,9 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if l.Litter.Count > 0 {
 		n.note("%s", l.Litter.sentence("is in DeepSpeed's directory, but not in RECORD", "are in DeepSpeed's directory, but not in RECORD"))
 	}
+	if n.Facts.CondaRecord != "" && !l.Conda {
+		n.note("%s", n.Facts.CondaNote())
+	}
 	if l.Bare {
 		n.note("installed DeepSpeed has no RECORD: its files are only compared with other nodes'")
 	}

@@ -276,7 +276,7 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Error("an answer of another shape is taken")
 	}
 	want := []nodeFinding{
-		{"node reported: two of them are there", "remove both after an interrupted installation (/opt/env/bin/python -m pip uninstall deepspeed, twice), then deploy again"},
+		{"node reported: two of them are there", "deploy the version you want: a deploy replaces all of them"},
 		{"node reported: it is bad", ""},
 	}
 	if !slices.Equal(s.differs, want) || len(s.broken) != 1 || s.broken[0].hint == "" || !s.program.done ||

@@ -110,11 +110,19 @@ class Sync:
         return 0
 
 
+def parent(path, flags):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return real["open"](path, flags, 0o666)
+
+
 def unpack(order, arguments, *rest, **more):
     """What stands in for pip: unpacks wheels, file by file, and makes commands."""
     for wheel in (a for a in arguments if a.endswith(".whl")):
         with zipfile.ZipFile(wheel) as z:
-            for name in z.namelist():
+            record = [name for name in z.namelist() if name.endswith("/RECORD")]
+            with open(os.path.join(SITE, os.path.dirname(record[0]), "direct_url.json"), "w", opener=parent) as f:
+                f.write(file_digest(wheel).hexdigest())
+            for name in sorted(z.namelist(), key=lambda name: name in record):  # RECORD comes last
                 path = os.path.join(BIN if ".data/scripts/" in name else os.path.dirname(os.path.join(SITE, name)), os.path.basename(name))
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "wb") as f:
@@ -136,7 +144,8 @@ def make_wheel(version, more):
              info + "METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: %s\n" % version, info + "WHEEL": "Root-Is-Purelib: false\n"}
     files.update(more)
     installed_as = lambda name: "../../../bin/ds_report" if ".data/" in name else name
-    files[info + "RECORD"] = "".join("%s,,\n" % name for name in [*map(installed_as, files), *("../../../bin/" + c for c in commands)]) + info + "RECORD,,\n"
+    listed = ["%s,sha256=%s,%d\n" % (installed_as(name), written(hashlib.sha256(text.encode()).digest()), len(text)) for name, text in files.items()]
+    files[info + "RECORD"] = "".join(listed + ["%s,,\n" % name for name in [*("../../../bin/" + c for c in commands), info + "direct_url.json", info + "RECORD"]])
     path = os.path.join(WORK, "deepspeed-%s.whl" % version)
     with zipfile.ZipFile(path, "w") as z:
         for name in sorted(files):
@@ -257,15 +266,15 @@ def load(name):
         shutil.copytree(os.path.join(source, kept), path, symlinks=True)
 
 
-def journal():
-    """What the journal says; what is no JSON stays a text."""
+def journal(repairs=False):
+    """What the journal says, without its lines on repairs; what is no JSON stays a text."""
     entries = content(os.path.join(HOME, "journal.jsonl")).decode().splitlines()
     for i, line in enumerate(entries):
         try:
             entries[i] = json.loads(line)
         except ValueError:
             pass
-    return entries
+    return [e for e in entries if repairs or not isinstance(e, dict) or e["do"] != "repair"]
 
 
 class Story:
@@ -296,6 +305,8 @@ class Story:
         for what, got, old, new in (("installed.json", load_json(INSTALLED), self.noted, self.noted_new), ("the journal", journal(), self.entries, self.entries_new)):
             if became and got != {"old": old, "new": new}[became]:
                 wrong.append("%s does not tell of the %s version: %s" % (what, became, got))
+        if len([e for e in journal(repairs=True) if isinstance(e, dict) and e["do"] == "repair"]) > 1:
+            wrong.append("the journal tells of one repair twice")
         left = set(os.listdir(HOME)) - {"lock", "installed.json", "previous", "journal.jsonl"}
         if left:
             wrong.append("left behind: %s" % sorted(left))

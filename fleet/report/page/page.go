@@ -26,6 +26,9 @@ func Write(w io.Writer, r *report.Report, about report.About) error {
 		Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.OutcomeOf(r.Err() == nil),
 		About: About(about), Counts: counts(r),
 	}
+	if r.Undone != nil {
+		page.About = append(page.About, htmlpage.Fact{Label: "Undoes run", Text: htmlpage.Text(r.Undone.String())})
+	}
 	add := func(s htmlpage.Section) {
 		if s.Table != nil || len(s.Items) > 0 || len(s.List) > 0 || s.After != "" {
 			page.Sections = append(page.Sections, s)

@@ -230,7 +230,8 @@ class Workplace:
             raise Failed("%s is not a writable regular file" % self.journal, "in-the-way")
         try:
             with open(self.journal, "rb") as f:
-                return str(read_json(last_line(f)[0] or b"{}").get("run", ""))
+                last = read_json(last_line(f)[0] or b"{}")
+                return "" if last.get("do") == "repair" else str(last.get("run", ""))
         except (OSError, ValueError, AttributeError):  # AttributeError: no object
             return ""
 

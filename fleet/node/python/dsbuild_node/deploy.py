@@ -6,6 +6,7 @@ All files of dsbuild are in HOME:
   lock             held while this program runs
   change.json      a change under way: enough to undo it after a power cut
   kept-RUN/        the files that the change has moved aside
+  foreign-RUN/     files that a change moved aside and dsbuild had not installed: they stay
   inbox/           uploads; the next run continues those that a lost connection cut off
   run-*/           temporary files
   installed.json   a note on the installed version
@@ -27,16 +28,18 @@ from dsbuild_node.changes import (
     start_sync, sweep)
 from dsbuild_node.check import check
 from dsbuild_node.distributions import (
-    dist_info, home, installed, metadata_version, named_infos, normal, noted_extra_wheels, previous, record_sha256,
-    scripts_folder, sites)
+    dist_info, dist_infos, home, installed, metadata_version, named_infos, normal, noted_extra_wheels, own_note,
+    record_sha256, scripts_folder, sites)
 from dsbuild_node.controller import REQUEST
-from dsbuild_node.files import content, foreign_owner, load_json, open_regular, read_json
+from dsbuild_node.files import content, foreign_owner, load_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
+from dsbuild_node.notes import (
+    BASES, BadNote, advice_on, foreign_folder, identity, last_change, name_of, noted_sha256, path_of, read_note)
 from dsbuild_node.private import first_unsafe
 from dsbuild_node.record import (
-    compared, entry_commands, file_digest, is_environments, of_other_pythons, owners, record_of, record_rows, recorded_file,
-    unknown_code, walk, written, wrong_byte_code)
+    compared, drift, entry_commands, file_digest, is_environments, of_other_pythons, owners, record_of, record_rows, recorded_file,
+    rows_in, unknown_code, walk, written, wrong_byte_code)
 
 HOME = home()
 CHANGE = os.path.join(HOME, "change.json")
@@ -49,23 +52,31 @@ COPY = ".dsbuild-copy"  # move leaves a file with this ending, or with GONE, if 
 
 
 def read_change(path):
-    """The change that a file notes; None if there is no file. If the file exists but
-    cannot be read (a stale NFS handle, a torn file), this fails: the files that it lists
-    as moved aside may be the only copy of the old DeepSpeed."""
+    """The change that a file notes; None if there is no file. Every path that it names must be in the environment."""
     try:
-        with open(open_regular(path), "rb") as f:
-            change = read_json(f.read(1 << 26))
-        forms = {"done": bool, "kept": str, "roots": list}
-        if isinstance(change, dict) and change.get("done"):
-            forms.update(installed=(dict, type(None)), journal=dict, forget=bool)
-        wrong = [key for key, form in forms.items() if not isinstance(change, dict) or not isinstance(change.get(key), form)]
-        if wrong or not all(isinstance(root, dict) and isinstance(root.get("path"), str) and isinstance(root.get("kept"), str) and "was" in root for root in change["roots"]):
-            raise ValueError("missing or invalid %s" % ", ".join(wrong or ["roots"]))
-        return change
-    except FileNotFoundError:
+        change = read_note(path)
+        for root in change["roots"] if change else ():
+            inside(path_of(root["name"]))
+    except BadNote as e:
+        raise Failed(str(e), e.advice)
+    except Failed as e:
+        raise Failed("%s: %s" % (path, e), advice_on(path))
+    return change
+
+
+def previous_change():
+    """The change that PREVIOUS keeps the files of; None if there is none."""
+    if os.path.islink(PREVIOUS):
+        raise Failed("%s is a link" % PREVIOUS, "deploy-wanted")
+    return read_change(os.path.join(PREVIOUS, "change.json"))
+
+
+def kept_change():
+    """previous_change, None also if nobody can tell what PREVIOUS is."""
+    try:
+        return previous_change()
+    except Failed:
         return None
-    except (OSError, ValueError) as e:
-        raise Failed("cannot read %s: %s" % (path, getattr(e, "strerror", None) or e), "look-at-kept")
 
 
 def move(source, target):
@@ -353,16 +364,36 @@ def refuse_vital(wheel, files):
 
 
 def aside_files(change, place):
-    """The files that a change has moved aside to a folder, but for byte code in __pycache__: the path that
-    each had, and the one that it has now."""
+    """The files that a change has moved aside to a folder, but for byte code in __pycache__: the name of
+    each, and the path that it has now."""
     files = {}
     for i, root in enumerate(change["roots"]):
-        aside, path = os.path.join(place, str(i)), root["path"]
+        aside, name = os.path.join(place, str(i)), root["name"]
         if os.path.isdir(aside) and not os.path.islink(aside):
-            files.update((path + file[len(aside):], file) for file, _ in walk(aside))
-        elif root["was"]:
-            files[path] = aside
+            files.update((name + file[len(aside):], file) for file, _ in walk(aside))
+        elif root["was"] and exists(aside):
+            files[name] = aside
     return files
+
+
+def foreign_files(change, files):
+    """The names of those files moved aside that dsbuild did not install, or that were changed since then: all but
+    those which a RECORD in dsbuild's note lists with the digest that they have."""
+    known, noted = set(), change["noted"] or {}
+    records = [noted.get("record")] + [w["record"] for w in noted_extra_wheels(noted)]
+    for name, path in files.items():
+        record = content(path, 1 << 26) if name.endswith(".dist-info/RECORD") else b""
+        if not record or hashlib.sha256(record).hexdigest() not in records:
+            continue
+        site = os.path.dirname(os.path.dirname(path_of(name)))
+        known.add(name)
+        for row in rows_in(record):
+            other = os.path.normpath(os.path.join(site, row[0]))
+            other = name_of(other) if other.startswith(tuple(base + os.sep for base in BASES.values())) else ""
+            digest = change["digests"].get(other, "")
+            if digest and row[1] in ("", "sha256=" + written(bytes.fromhex(digest) if digest.isalnum() else b"")):
+                known.add(other)
+    return sorted(set(files) - known)
 
 
 def noted_digests(files):
@@ -437,8 +468,9 @@ class Environment(Workplace):
         the inbox, unless the controller only looks."""
         open_as_environment()
         self.take_lock(orders)
-        repaired = self.repair()
-        found = {"now": compared([f["sha256"] for f in REQUEST["files"]]), "previous": previous(), "repaired": repaired, "run": self.last_run()}
+        repaired, undone = self.repair()
+        found = {"now": compared([f["sha256"] for f in REQUEST["files"]]), "previous": last_change(), "repaired": repaired, "undone": undone,
+                 "run": self.last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[])
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
@@ -458,45 +490,74 @@ class Environment(Workplace):
             pass
 
     def repair(self):
-        """Ends a change that was cut off: finishes it if it was recorded, else undoes it."""
+        """Ends a change that was cut off: finishes it if it was recorded, else undoes it and notes that in the
+        journal. Returns whether there was one, and the run that it undid."""
         self.change = read_change(CHANGE)
         if not self.change:
-            return False
+            return False, ""
+        run = self.change["run"]
         if self.change["done"]:
             self.finish()
-        else:
-            self.restore()
-        return True
+            return True, ""
+        text, advice = drift(self.change)
+        if text:
+            raise Failed(text, advice)
+        entry = self.change.get("repair") or {"do": "repair", "run": REQUEST["run"], "at": REQUEST["at"], "by": REQUEST["by"], "node": REQUEST["label"], "undone": self.change["runs"][-1]}
+        self.change["repair"] = entry  # if this repair is cut off, too, the journal gets the same line
+        try:
+            save_json(CHANGE, self.change)
+        except OSError:  # the disk is full; to restore the environment needs no space
+            pass
+        self.restore(entry)
+        return True, run
 
-    def start_change(self, roots, kept_name):
-        """Notes what will be moved, then moves it aside."""
-        kept = os.path.join(HOME, kept_name)
-        remove(kept)
-        os.mkdir(kept, 0o770)
-        self.change = {"run": REQUEST["run"], "done": False, "kept": kept, "before": before(), "noted": load_json(INSTALLED),
-                       "roots": [{"path": p, "kept": os.path.join(kept, str(i)), "was": exists(p)} for i, p in enumerate(sorted(set(roots)))]}
+    def start_change(self, roots, **more):
+        """Notes what will be moved, then moves it aside. more says what the change installs."""
+        kept, now = "kept-" + REQUEST["run"], before()
+        remove(os.path.join(HOME, kept))
+        os.mkdir(os.path.join(HOME, kept), 0o770)
+        records = [record_sha256(info) for info in dist_infos(sites())]
+        self.change = dict({"run": REQUEST["run"], "runs": [{"run": REQUEST["run"], "at": REQUEST["at"], "by": REQUEST["by"]}], "of": identity(),
+                            "done": False, "kept": kept, "before": now, "noted": own_note(now and record_sha256(dist_info(sites()))),
+                            "roots": [{"name": name_of(p), "was": exists(p)} for p in sorted(set(roots))]}, **more)
+        self.change["records"] = records + more.get("records", [])
         save_json(CHANGE, self.change)
-        for root in self.change["roots"]:
-            if root["was"]:
-                move(root["path"], root["kept"])
+        for path, aside, was in self.roots():
+            if was:
+                move(path, aside)
+        files = aside_files(self.change, os.path.join(HOME, kept))
+        self.change["digests"] = noted_digests(files)
+        self.change["foreign"] = foreign_files(self.change, files)
 
-    def restore(self):
-        """Restores every path. May be cut off and started again."""
-        for root in self.change["roots"]:
-            if exists(root["kept"]) or not root["was"]:
-                put_aside(root["path"], root["kept"] + GONE)
-            if exists(root["kept"]):
-                move(root["kept"], root["path"])
+    def roots(self):
+        """What the change moves: the path, where it is aside, and whether it was there."""
+        kept = os.path.join(HOME, self.change["kept"])
+        if os.path.islink(kept):
+            raise Failed("%s is a link" % kept, "look-at-kept")
+        return [(inside(path_of(root["name"])), os.path.join(kept, str(i)), root["was"]) for i, root in enumerate(self.change["roots"])]
+
+    def restore(self, entry=None):
+        """Restores every path. May be cut off and started again. entry is for the journal."""
+        for path, aside, was in self.roots():
+            if exists(aside) or not was:
+                put_aside(path, aside + GONE)
+            if exists(aside):
+                move(aside, path)
         self.sweep_roots()
+        try:
+            if entry:
+                self.note(entry)
+        except OSError:  # the disk is full
+            pass
         remove(CHANGE)
-        sweep(self.change["kept"])
+        sweep(os.path.join(HOME, self.change["kept"]))
         self.change = None
 
     def sweep_roots(self):
         """Removes the copies that an interrupted move has left among the packages."""
-        for root in self.change["roots"]:
+        for path, _, _ in self.roots():
             for ending in (COPY, GONE):
-                sweep(root["path"] + ending)
+                sweep(path + ending)
 
     def install(self, order, orders):
         """Moves the replaced files aside and lets pip install the new wheels, all or none.
@@ -510,8 +571,7 @@ class Environment(Workplace):
             files = new_files(wheel["file"])
             refuse_vital(wheel["file"], files)
             incoming.update(files)
-        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in extra]).roots(incoming), "kept-" + REQUEST["run"])
-        self.change["digests"] = noted_digests(aside_files(self.change, self.change["kept"]))
+        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in extra]).roots(incoming), wheel=order["wheels"][0]["sha256"])
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location", "--no-compile"] +
                 [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)
@@ -537,14 +597,27 @@ class Environment(Workplace):
         """Makes the change final: once change.json says done, the change cannot be undone."""
         if order["installed"] and self.extra_wheels:
             names = [other["name"] for other in self.extra_wheels]
-            kept = [other for other in noted_extra_wheels(self.change["noted"]) if other["name"] not in names]
+            kept = [other for other in noted_extra_wheels(load_json(INSTALLED)) if other["name"] not in names]
             order["installed"]["extra_wheels"] = kept + self.extra_wheels
         end_sync(self.syncing)
-        save_json(CHANGE, dict(self.change, done=True, extra_wheels=self.extra_wheels, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
+        done = dict(self.change, done=True, extra_wheels=self.extra_wheels, installed=order["installed"], journal=order["journal"], forget=order["forget"])
+        last = kept_change()
+        same = noted_sha256(done["before"]) and noted_sha256(done["before"]) == noted_sha256(done["installed"])
+        done["again"] = bool(last and same and not self.extra_wheels)  # other wheels beside it are a change to go back from
+        if order["forget"] or done["again"]:
+            stays = foreign_folder(done)
+        else:
+            stays = foreign_folder(last) if last else "foreign-before-" + done["run"] if exists(PREVIOUS) else ""
+        if stays:
+            done["journal"]["kept"] = os.path.join(HOME, stays)
+        if order["forget"] and last:
+            done["journal"]["undone"] = last["runs"][-1]
+        done["runs"] = [dict(done["runs"][0], at=order["journal"].get("at", REQUEST["at"]))]
+        save_json(CHANGE, done)
         self.look()
         self.finish()
         self.keep_byte_code()
-        return {}
+        return {"kept": done["journal"].get("kept", "")}
 
     def look(self):
         """Reads from change.json whether our change is final. Only the file is right: this program
@@ -557,7 +630,7 @@ class Environment(Workplace):
 
     def sync(self):
         """Starts to write the installed files to the disk, while dsbuild verifies them."""
-        folders = {os.stat(folder).st_dev: folder for folder in {os.path.dirname(root["path"]) for root in self.change["roots"]}}
+        folders = {os.stat(folder).st_dev: folder for folder in {os.path.dirname(path) for path, _, _ in self.roots()}}
         self.syncing = start_sync(sorted(folders.values()))
 
     def finish(self):
@@ -567,15 +640,21 @@ class Environment(Workplace):
             save_json(INSTALLED, change["installed"])
         else:
             remove(INSTALLED)
-        gone = change["kept"] + GONE
-        same = noted_sha256(change.get("before")) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
-        repeated = same and not change.get("extra_wheels")  # other wheels beside it are a change to go back from
+        kept, last = os.path.join(HOME, change["kept"]), kept_change()
         if change["forget"]:
-            put_aside(PREVIOUS, gone)
-        elif exists(change["kept"]) and not (repeated and exists(PREVIOUS)):  # a wheel installed anew replaces no older version
-            save_json(os.path.join(change["kept"], "change.json"), change)
-            put_aside(PREVIOUS, gone)
-            os.rename(change["kept"], PREVIOUS)
+            put_aside(PREVIOUS, kept + GONE)
+            self.drop(kept, change)
+        elif exists(kept) and change["again"] and last:  # a wheel installed again replaces no older version
+            last["runs"] = [run for run in last["runs"] if run not in change["runs"]] + change["runs"]
+            save_json(os.path.join(PREVIOUS, "change.json"), last)
+            self.drop(kept, change)
+        elif exists(kept):
+            save_json(os.path.join(kept, "change.json"), change)
+            if last:
+                self.drop(PREVIOUS, last)
+            elif exists(PREVIOUS):  # nobody can tell what it is
+                os.rename(PREVIOUS, os.path.join(HOME, "foreign-before-" + change["run"]))
+            os.rename(kept, PREVIOUS)
         self.note(change["journal"])
         self.sweep_roots()
         remove(CHANGE)
@@ -585,10 +664,22 @@ class Environment(Workplace):
             if name.startswith("kept-"):
                 sweep(os.path.join(HOME, name))
 
+    def drop(self, folder, change):
+        """Removes a folder of files that a change moved aside, but for those that dsbuild had not installed."""
+        files, stays = aside_files(change, folder), os.path.join(HOME, foreign_folder(change))
+        if change["foreign"] and os.path.islink(stays):
+            remove(stays)
+        for name in change["foreign"]:
+            target = os.path.join(stays, name)
+            if name in files and not exists(target):
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.rename(files[name], target)
+        put_aside(folder, os.path.join(HOME, self.change["kept"] + GONE))
+
     @staticmethod
     def kept():
-        """The change before, and the files that a rollback puts back."""
-        last = read_change(os.path.join(PREVIOUS, "change.json"))
+        """The change before, and the files that a rollback puts back: the name of each, and its path."""
+        last = previous_change()
         if not last:
             raise Failed("no previous version to roll back to", "one-step-back")
         return last, aside_files(last, PREVIOUS)
@@ -596,6 +687,7 @@ class Environment(Workplace):
     def tell_kept(self, _):
         """The version that a rollback would put back, for the controller's judgement."""
         last, files = self.kept()
+        files = {path_of(name): aside for name, aside in files.items()}
         infos = [os.path.dirname(path) for path in files if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
         places = installed_places((infos + [os.path.join(sites()[0], "-")])[0])
         return kept_answer(HOME, noted_sha256(last.get("noted")), places, first_lines(), files)
@@ -605,19 +697,18 @@ class Environment(Workplace):
         last, files = self.kept()
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
             raise Failed("previous version changed during the policy check", "deploy-wanted")
-        for other in noted_extra_wheels(last):
-            if record_of(other["name"]) != other["record"]:
-                raise Failed("%s changed after the deploy that installed it: a rollback would undo that change" % other["name"], "deploy-wanted")
+        text, advice = drift(last)
+        if text:
+            raise Failed(text, advice)
         refuse_changed(noted_digests(files), last["digests"])
-        incoming = {path: same_as_file(aside) for path, aside in files.items()}
-        empty = [root["path"] for root in last["roots"] if root["was"] and not any(path.startswith(root["path"]) for path in files)]
-        incoming.update((path, None) for path in empty)
+        incoming = {path_of(name): same_as_file(aside) for name, aside in files.items()}
+        roots = [(inside(path_of(root["name"])), os.path.join(PREVIOUS, str(i))) for i, root in enumerate(last["roots"]) if root["was"]]
+        incoming.update((path, None) for path, _ in roots if not any(file.startswith(path) for file in incoming))  # empty folders
         names = ["deepspeed"] + [other["name"] for other in noted_extra_wheels(last)]
-        self.start_change(Replacement(names).roots(incoming), "kept-" + REQUEST["run"])
-        for i, root in enumerate(last["roots"]):
-            if root["was"]:
-                os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
-                clone(os.path.join(PREVIOUS, str(i)), inside(root["path"]))
+        self.start_change(Replacement(names).roots(incoming), records=last["records"])
+        for path, aside in roots:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            clone(aside, path)
         wrong = remove_wrong_byte_code()
         self.sync()
         now = dict({"version": "", "record": "", "altered": []}, **compared() or {})
@@ -626,7 +717,7 @@ class Environment(Workplace):
     def verify_back(self, _):
         """Compares the version that was put back with what it was before the deploy."""
         was = self.kept()[0]["digests"]
-        refuse_changed(noted_digests({path: path for path in was}), was)
+        refuse_changed(noted_digests({name: path_of(name) for name in was}), was)
         return {}
 
     def undo(self):
@@ -637,7 +728,7 @@ class Environment(Workplace):
         if self.change and self.recorded:
             try:
                 self.finish()
-            except OSError:
+            except (OSError, Failed):
                 pass  # change.json stays, and the next run completes the change
         elif self.change:
             self.restore()
@@ -652,11 +743,6 @@ class Environment(Workplace):
 def installed_places(info):
     """The folders of the schemes of a wheel that was installed beside this dist-info."""
     return {"": os.path.dirname(info), "scripts": scripts_folder(), "data": os.path.realpath(sys.prefix)}
-
-
-def noted_sha256(noted):
-    """The sha256 of the wheel in a note; "" if there is none."""
-    return str(noted.get("sha256", "")) if isinstance(noted, dict) else ""
 
 
 def byte_code(brought):

@@ -139,13 +139,3 @@ def installed():
     record = record_sha256(info)
     return {"version": metadata_version(info), "sha256": str((own_note(record) or {}).get("sha256", "")),
             "path": os.path.join(os.path.dirname(info), "deepspeed"), "record": record, "intact": False}
-
-
-def previous():
-    """The DeepSpeed before the last deploy, None if dsbuild keeps none."""
-    last = load_json(os.path.join(home(), "previous", "change.json"))
-    if last is None:
-        return None
-    was = last.get("before")
-    was = was if isinstance(was, dict) else {}
-    return {"version": str(was.get("version", "")), "sha256": str(was.get("sha256", ""))}

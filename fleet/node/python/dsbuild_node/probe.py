@@ -5,7 +5,7 @@ import os
 import sys
 
 from dsbuild_node.distributions import (
-    home, installed, metadata_of, named_infos, normal, noted_extra_wheels, previous, record_sha256, scripts_folder, sites)
+    home, installed, metadata_of, named_infos, normal, noted_extra_wheels, record_sha256, scripts_folder, sites)
 from dsbuild_node.controller import REQUEST, emit, module
 from dsbuild_node.files import NETWORK, content, foreign_owner, load_json, owner_name, text
 from dsbuild_node.in_use import users
@@ -235,6 +235,18 @@ def environment():
     return "conda" if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else "system"
 
 
+def previous(drift):
+    """dsbuild's last change of the environment, and what has changed since."""
+    from dsbuild_node.notes import last_change  # a node without notes need not compile it
+
+    return last_change(drift)
+
+
+def conda_record():
+    """The name of conda's own record of DeepSpeed, "" if there is none."""
+    return ([name for name in listed(os.path.join(sys.prefix, "conda-meta")) if name.startswith("deepspeed-") and name.endswith(".json")] + [""])[0]
+
+
 def start_smi():
     """nvidia-smi, started: (pid, what it says); None where it cannot be."""
     if not any(os.access(os.path.join(folder, QUERY[0]), os.X_OK) for folder in os.get_exec_path()):
@@ -266,7 +278,7 @@ def end_smi(pid, out):
     return [], REQUEST["answered"] + 2
 
 
-def probe(installed, taken):
+def probe(installed, taken, drift):
     """All facts: fields of Facts, and texts that dsbuild parses. Returns the status of this program, too."""
     uname = os.uname()
     facts = {"python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable or "", "prefix": sys.prefix,
@@ -293,7 +305,7 @@ def probe(installed, taken):
         "writable": all(os.access(p, os.W_OK) for p in places + infos + folders + [p for p in (scripts, kept) if os.path.isdir(p)]),
         "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
-        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(), "extra_wheels": extra_wheels(), "taken": taken(),
+        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(lambda change: drift(change, deepspeed)) if own else None, "conda_record": conda_record(), "extra_wheels": extra_wheels(), "taken": taken(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(kept), "unfinished": "change.json" in own,
         "read_only": read_only(places[0]), "home_owner": owner_name(os.stat(kept).st_uid) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
@@ -313,10 +325,10 @@ def undone(*raised):
     os._exit(REQUEST["answered"] + 3)
 
 
-def send_facts(installed, taken):
+def send_facts(installed, taken, drift=lambda *_: ("", "")):
     """Sends the facts, and runs the program that is to follow. Ends Python at once: an orderly shutdown
     takes as long as half of a probe."""
-    found, status = probe(installed, taken)
+    found, status = probe(installed, taken, drift)
     emit({"python": found})
     if status and REQUEST["then"]:
         sys.excepthook = undone

@@ -1,9 +1,9 @@
 """The probe, with the comparison of DeepSpeed's files. Only this one needs what reads a RECORD."""
 from dsbuild_node.controller import REQUEST
 from dsbuild_node.probe import send_facts
-from dsbuild_node.record import compared, taken
+from dsbuild_node.record import compared, drift, taken
 
 
 def main():
-    commands = REQUEST["commands"]
-    send_facts(lambda: compared(REQUEST["files"]), lambda: taken(commands) if commands else {})
+    commands, more = REQUEST["commands"], [drift] if REQUEST["undo"] else []
+    send_facts(lambda: compared(REQUEST["files"]), lambda: taken(commands) if commands else {}, *more)

@@ -5,7 +5,8 @@ import os
 import sys
 
 from dsbuild_node.distributions import (
-    dist_info, dist_infos, installed, named_infos, own_note, record_sha256, scripts_folder, sites)
+    dist_info, dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, own_note, record_sha256,
+    scripts_folder, sites)
 from dsbuild_node.files import content, load_json, open_regular, text
 
 HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
@@ -330,16 +331,56 @@ def wrong_byte_code(info, rows):
     return differing(site, found, brought)
 
 
-def faults(info):
-    """The first few paths of a DeepSpeed that are not as installed: files that differ from
-    RECORD; code that RECORD does not list and no other distribution owns; byte code that is not
-    that of its module."""
+def edits(info):
+    """The first few paths of a DeepSpeed that somebody has changed: files that differ from RECORD; code that
+    RECORD does not list and no other distribution owns. Byte code in __pycache__ is Python's, and nobody's work."""
     wrong, rows, site = altered(info), record_rows(info), os.path.dirname(info)
     if wrong or rows is None:
         return wrong
     unknown = [os.path.join(site, path) for path in unknown_code(site, rows)]
     owned = owners(unknown, {"deepspeed"})
-    return ([path[len(site) + 1:] for path in unknown if path not in owned] or unknown_entries(info, rows) or wrong_byte_code(info, rows))[:5]
+    return ([path[len(site) + 1:] for path in unknown if path not in owned] or unknown_entries(info, rows))[:5]
+
+
+def faults(info):
+    """The first few paths of a DeepSpeed that are not as installed: edits, or byte code that is not that of its module."""
+    rows = record_rows(info)
+    return edits(info) or ([] if rows is None else wrong_byte_code(info, rows)[:5])
+
+
+def stranger(change):
+    """The dist-info of a DeepSpeed that was installed after an unfinished change was cut off; None if there is none."""
+    for info in dist_infos(sites()):
+        rows, origin = record_rows(info), content(os.path.join(info, "direct_url.json")).strip(b"\0")
+        # pip writes RECORD after the file that names the wheel, which a power cut may have emptied.
+        own = str(change.get("wheel")).encode() in origin or not origin and any(row[0].endswith("/direct_url.json") for row in rows or ())
+        if rows and not own and record_sha256(info) not in change["records"]:
+            return info
+    return None
+
+
+def drift(change, found=None):
+    """What is not as a change of dsbuild's has left it, in words, and the code of a hint. found is the DeepSpeed
+    there, if its files are compared."""
+    infos, noted = dist_infos(sites()), load_json(os.path.join(home(), "installed.json"))
+    if not change["done"]:
+        info = stranger(change)
+        since = "DeepSpeed %s was installed after the interrupted deploy, whose files are in %s"
+        return (since % (metadata_version(info), os.path.join(home(), change["kept"])), "look-at-kept") if info else ("", "")
+    if noted is None:
+        return "cannot read %s" % os.path.join(home(), "installed.json"), "deploy-wanted"
+    was = "DeepSpeed %s, which dsbuild installed, " % noted.get("version", "")
+    if not infos:
+        return was + "was removed", "deploy-wanted"
+    if len(infos) > 1 or own_note(record_sha256(infos[0])) is None:
+        return was + "was replaced: %s" % ", ".join(os.path.basename(info) for info in infos), "deploy-wanted"
+    edited = edits(infos[0]) if (found or {}).get("altered", True) else []
+    extra = {w["name"]: w["record"] for w in noted_extra_wheels(change)}
+    for name, info in named_infos() if extra else ():
+        if name in extra:
+            edited += altered(info) if record_sha256(info) == extra.pop(name) else [os.path.basename(info)]
+    edited += sorted(extra)  # they are gone
+    return (was + "was changed: %s" % ", ".join(edited[:5]), "deploy-wanted") if edited else ("", "")
 
 
 def compared(files=True):
