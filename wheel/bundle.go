@@ -48,6 +48,7 @@ type BundleWheel struct {
 
 	Path     string   `json:"-"` // of the file, once read
 	Requires []string `json:"-"` // PEP 508, likewise
+	Commands []string `json:"-"` // that it installs into the environment, likewise
 	Tags     []string `json:"-"` // likewise
 }
 
@@ -164,7 +165,8 @@ func (w *BundleWheel) readWheel(dir string) error {
 		return fileError(w.Path, err, hint)
 	}
 	w.Requires, w.Tags = m.RequiresDist, a.file.Tags
-	return nil
+	w.Commands, err = a.Commands()
+	return err
 }
 
 // ForeignTops lists the files and folders that a wheel of DeepSpeed would install outside of its

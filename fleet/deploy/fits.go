@@ -91,7 +91,7 @@ func installObstacles(
 		reason, hint = shortage(lacks, f, opt)
 		reasons = append(reasons, nodeerr.Message{Text: reason})
 	}
-	if reason, try := foreignCommands(w, f); reason != "" {
+	if reason, try := foreignCommands(w, extra, f); reason != "" {
 		reasons, hint = append(reasons, nodeerr.Message{Text: reason}), cmp.Or(hint, try)
 	}
 	if full, try := checkDisk(f, w.Manifest.Size+extraSize(extra)); full.Text != "" {
@@ -100,13 +100,14 @@ func installObstacles(
 	return reasons, hint
 }
 
-// foreignCommands returns a reason and a hint if commands of the wheel would replace those of
+// foreignCommands returns a reason and a hint if commands of the wheels would replace those of
 // another package, or files of no package.
-func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
+func foreignCommands(w wheel.Loaded, extra []wheel.BundleWheel, f node.Facts) (reason, hint string) {
 	var reasons []string
 	hint = "move them aside on the node, or build a wheel without them"
-	for _, name := range w.Commands {
+	check := func(name, of string) {
 		switch owner, taken := f.Taken[name]; {
+		case taken && owner == of:
 		case strings.HasPrefix(owner, "/"):
 			reasons = append(reasons, fmt.Sprintf("%s belongs to the Python of %s", name, node.QuotePath(owner)))
 			hint = node.HintFor("another-python", f.Executable)
@@ -114,6 +115,14 @@ func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
 			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
 		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
 			reasons = append(reasons, name+" belongs to no package")
+		}
+	}
+	for _, name := range w.Commands {
+		check(name, "deepspeed")
+	}
+	for _, a := range extra {
+		for _, name := range a.Commands {
+			check(name, a.Name)
 		}
 	}
 	if len(reasons) == 0 {

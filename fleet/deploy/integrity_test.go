@@ -118,11 +118,21 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 			t.Errorf("%s: something was written", name)
 		}
 	}
-	// What goes along is looked at by the node itself, before anything is changed.
+	// The same holds for what goes along. The node itself looks once more, before anything is changed.
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
-	opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: map[string]string{"hjson.py": "", "console": "[console_scripts]\nhjson = hjson:main\nmine = hjson:main\n"}}, small{name: "space-two", version: "1.0"})
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "bin/mine already exists") || n.Changed {
-		t.Errorf("%+v", n)
+	more := []small{{name: "hjson", version: "3.1.0", files: map[string]string{"hjson.py": "", "console": "[console_scripts]\nhjson = hjson:main\nmine = hjson:main\n"}}, {name: "space-two", version: "1.0"}}
+	for _, c := range []struct {
+		bundle     *wheel.Bundle
+		status     report.Status
+		step, want string
+	}{
+		{wheelhouse(t, more...), report.Refused, "fit", "existing commands: mine belongs to no package"},
+		{unread(t, more...), report.Failed, "install", "bin/mine already exists"},
+	} {
+		opt.Bundle = c.bundle
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != c.status || n.Step != c.step || !strings.Contains(n.Error, c.want) || n.Changed {
+			t.Errorf("%+v, want it %s at %s: %s", n, c.status, c.step, c.want)
+		}
 	}
 	e.mustBe(t, was)
 }

@@ -167,7 +167,8 @@ func TestCommandsOfAnotherPython(t *testing.T) {
 	own("ds_old", starts, true)
 	record := only(t, e.site, "deepspeed-*.dist-info/RECORD")
 	old, err := os.ReadFile(record)
-	err = errors.Join(err, os.Remove(filepath.Join(e.dir, "bin/ds_report")), os.WriteFile(record, append(old, "../../../bin/ds_old,,\n"...), 0o644))
+	err = errors.Join(err, os.Remove(filepath.Join(e.dir, "bin/ds_report")), os.WriteFile(record, append(old, "../../../bin/ds_old,,\n"...), 0o644),
+		os.WriteFile(filepath.Join(filepath.Dir(record), "entry_points.txt"), []byte(commands("ds_old")["console"]), 0o644))
 	if err != nil {
 		t.Fatal(err)
 	}

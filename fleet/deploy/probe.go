@@ -72,6 +72,11 @@ func (n *nodeState) askFacts(ctx context.Context) (node.Facts, error) {
 		opt.Of = append(opt.Of, w.Manifest.SHA256)
 		opt.Commands = append(opt.Commands, w.Commands...)
 	}
+	if n.run.opt.Bundle != nil {
+		for _, w := range n.run.opt.Bundle.Wheels {
+			opt.Commands = append(opt.Commands, w.Commands...)
+		}
+	}
 	return node.Probe(ctx, n.Runner, opt)
 }
 
