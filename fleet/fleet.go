@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/rand"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,8 +24,9 @@ type Options struct {
 	Command    string // the dsbuild command, for logs and the report, such as deploy or env rollback
 	By         string // the user who runs it, for logs and journals
 	Hosts      []inventory.Host
-	KnownHosts string        // path of known_hosts; "" means the user's own
-	Dialer     remote.Dialer // Close closes it, if it is an io.Closer
+	Outside    []inventory.Host // the other nodes of the inventory, which may share directories with these
+	KnownHosts string           // path of known_hosts; "" means the user's own
+	Dialer     remote.Dialer    // Close closes it, if it is an io.Closer
 	Reporter   ui.Reporter
 	Forks      int // nodes at once; 0 means fanout.DefaultForks
 	// MaxFailures is called with the number of failed nodes and the total: of all nodes, or of one
@@ -50,6 +52,7 @@ type Fleet struct {
 
 	opt      Options
 	progress *progress // nil unless nodes are at work
+	outside  []*Node   // of Outside
 }
 
 // New prepares a run; it contacts no node yet.
@@ -66,7 +69,7 @@ func New(opt Options) *Fleet {
 
 // Close closes every connection, and the dialer.
 func (f *Fleet) Close() {
-	for _, n := range f.Nodes {
+	for _, n := range slices.Concat(f.Nodes, f.outside) {
 		n.Disconnect()
 	}
 	if c, ok := f.opt.Dialer.(io.Closer); ok {
@@ -118,6 +121,12 @@ func (f *Fleet) Abandon(ctx context.Context) error {
 // send, and the nodes that failed before.
 func (f *Fleet) Show(title string, nodes int, bytes int64) (hide func()) {
 	f.progress = newProgress(f.opt.Reporter, title, nodes, bytes, f.Failed())
+	return f.progress.close
+}
+
+// Hide is Show without a display.
+func (f *Fleet) Hide() (end func()) {
+	f.progress = newProgress(ui.New(io.Discard, ui.Options{}), "", 1, 0, nil)
 	return f.progress.close
 }
 

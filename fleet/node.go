@@ -46,7 +46,8 @@ type Node struct {
 	Sent         int64 // bytes of the files that have arrived
 
 	fleet  *Fleet
-	serial int // the group of --serial in which it was changed, from 1
+	serial int  // the group of --serial in which it was changed, from 1
+	quiet  bool // connecting to it prompts for nothing
 }
 
 // Connect opens a connection to the node and checks its host key. It keeps an open connection.
@@ -58,6 +59,7 @@ func (n *Node) Connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	target.BatchMode = target.BatchMode || n.quiet
 	n.Conn, err = n.fleet.opt.Dialer.Dial(ctx, target)
 	if err != nil {
 		return err

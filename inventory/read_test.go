@@ -292,6 +292,8 @@ nodes:
 			t.Errorf("%q: %v", expr, err)
 		} else if joined := strings.Join(names(got), " "); joined != want {
 			t.Errorf("%q: got %s, want %s", expr, joined, want)
+		} else if len(got.Hosts)+len(got.Outside) != len(inv.Hosts) {
+			t.Errorf("%q leaves out %+v, want all others", expr, got.Outside)
 		}
 	}
 	if len(inv.Hosts) != 8 {

@@ -62,10 +62,12 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		return nil, err
 	}
 	selected := *inv
-	selected.Hosts = nil
+	selected.Hosts, selected.Outside = nil, slices.Clone(inv.Outside)
 	for i, h := range inv.Hosts {
 		if (excludeOnly || chosen[i]) && !excluded[i] {
 			selected.Hosts = append(selected.Hosts, h)
+		} else {
+			selected.Outside = append(selected.Outside, h)
 		}
 	}
 	if len(selected.Hosts) == 0 {

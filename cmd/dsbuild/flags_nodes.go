@@ -71,7 +71,8 @@ func (f nodeFlags) options(ctx context.Context, a *app) (fleet.Options, *invento
 	}
 	opt := fleet.Options{
 		Command: strings.TrimPrefix(f.command, "dsbuild "), By: localUser(),
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter, Forks: f.forks, Timeout: f.timeout,
+		Hosts: inv.Hosts, Outside: inv.Outside, KnownHosts: inv.KnownHosts,
+		Reporter: a.reporter, Forks: f.forks, Timeout: f.timeout,
 		Logs: fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true},
 	}
 	if f.logs != "" { // of all nodes, not only of the failed ones

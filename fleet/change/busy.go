@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,21 +100,33 @@ func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 			continue
 		}
 		members := p.membersOf(leader)
-		for _, on := range members {
+		if on := slices.IndexFunc(members, func(i int) bool { return len(users[i].InUse) > 0 }); on >= 0 {
+			on = members[on]
 			what := DescribeProcesses(users[on])
-			if what.Text == "" {
-				continue
-			}
+			p[on].ApplyInUse(what, policy)
 			for _, i := range members {
-				if i == on {
-					p[i].ApplyInUse(what, policy)
-				} else {
+				if i != on {
 					p[i].ApplyInUse(sharedUse(p[on].Name, what), policy)
 				}
 			}
-			break
+			continue
+		}
+		if what := n.UseOutside(); what.Text != "" {
+			for _, i := range members {
+				p[i].ApplyInUse(what, policy)
+			}
 		}
 	}
+}
+
+// UseOutside describes processes on a node outside the run that use the environment; empty if there are none.
+func (p *Decision) UseOutside() nodeerr.Message {
+	for _, o := range p.outside {
+		if what := DescribeProcesses(o.Users); what.Text != "" {
+			return sharedUse(o.Host.Name, what)
+		}
+	}
+	return nodeerr.Message{}
 }
 
 // ApplyInUse applies the policy to one node, whose environment is in use as described by what.

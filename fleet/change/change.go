@@ -25,7 +25,7 @@ import (
 
 // Rules are the settings shared by all changes.
 type Rules struct {
-	DryRun    bool            // write nothing; nodes that claim to share a directory are believed without proof
+	DryRun    bool            // write nothing, also not to find out which nodes share a directory
 	Force     bool            // also change nodes that already have the result
 	InUse     InUse           // the policy for nodes whose environment is in use
 	Serial    fleet.Serial    // batch sizes; nil means one batch of all nodes
@@ -161,6 +161,9 @@ func (r *Run) Change(ctx context.Context, title string, work []Work, soFar func(
 			}
 		}
 		w.Plan.sharing = lists.Map(plan.membersOf(i)[1:], func(i int) *fleet.Node { return work[i].Node })
+		for _, o := range w.Plan.outside {
+			w.Plan.sharing = append(w.Plan.sharing, o.Node)
+		}
 	}
 	rollout := plan.rollout(r.Rules.Serial)
 	defer r.Fleet.Show(title, rollout.Total()+len(unchanged), bytes)()

@@ -42,10 +42,11 @@ type Decision struct {
 	Serial       int  // the batch that changes it, from 1; zero if none does
 	WaitsForIdle bool // wait until no process uses its environment
 
-	usedBy nodeerr.Message // the processes that use its environment, which the policy ignores
+	usedBy  nodeerr.Message // the processes that use its environment, which the policy ignores
+	outside []*Outsider     // the nodes outside the run that share its environment
 	// Change sets these for AwaitFree.
 	deadline time.Time     // of the wait for processes to end
-	sharing  []*fleet.Node // the nodes that follow it
+	sharing  []*fleet.Node // the nodes that follow it, or share its environment outside the run
 
 	common map[string]string // by text, for reasons and notes that hold a node's own details: the text without them
 }

@@ -1,171 +1,384 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// A Claim is a node's statement about the directory to change. A node must not decide about another one: before a plan
-// treats two nodes as sharing the directory, dsbuild verifies it. One node writes a random word into the directory, and
-// the nodes that share it can read the word.
-type Claim struct {
-	Node     *fleet.Node
-	Folder   string
-	ID       string // equal on nodes that claim to share the directory; empty if it is the node's own
-	Writable bool
+// Folder is the directory that a change writes to, as one node names it.
+type Folder struct {
+	Node *fleet.Node
+	Path string // need not exist yet; empty for a node without facts
+	Type string // of its file system
+	Sees string // what the node has installed there: nodes that share the directory see the same
 }
+
+// Sharing says which nodes have a directory in common: on a network file system, or because containers mount one
+// directory. dsbuild tries it: each node to be changed puts a file with a random name, its word, into a directory that
+// only this run knows; afterwards each node lists what it sees there. Nodes that see the same first word share the
+// directory. A node can only show a word that it sees, so it cannot make others share.
+type Sharing struct {
+	run     *Run
+	folders []Folder
+	ids     []string               // by node: the first word that it sees
+	outside map[string][]*Outsider // by that word
+	silent  []*fleet.Node          // nodes that did not answer; they may share the directory if its file system can be shared
+}
+
+// Outsider is a node outside the run that shares a directory with one of the run.
+type Outsider struct {
+	*fleet.Node
+	Users node.Processes // of the environment, there
+}
+
+// AskOutside asks a node outside the run, which is connected, for its name of the directory and for the processes that
+// use what is installed there. It sets n.JobsOf.
+type AskOutside func(ctx context.Context, n *fleet.Node) (folder string, users node.Processes, err error)
 
 const (
-	// maxRounds bounds how many nodes with the same claim are tried as writers.
-	maxRounds = 8
-	// proofLimit is the time limit of one proof.
-	proofLimit = 30 * time.Second
+	// trialLimit is the timeout of one command of a trial.
+	trialLimit = 30 * time.Second
+	// outsideLimit is how long dsbuild tries to reach all nodes outside the run together.
+	outsideLimit = 5 * time.Second
+	// removeLimit is the timeout for the removal of all words.
+	removeLimit = 10 * time.Second
+	// latePause is how much later a node lists a network file system again that has shown it no other word.
+	latePause = time.Second
+	// maxTrials is how often a trial is repeated if another run removed its words.
+	maxTrials = 3
+	// trialPrefix starts the names of the directories for words. Agents remove old ones (changes.py).
+	trialPrefix = ".dsbuild-try-"
 )
 
-// writeWord reads a word as a line from standard input and writes it into the file
-// $1/.dsbuild-$2. It removes the file when its input ends, even if the connection breaks.
-const writeWord = `file=$1/.dsbuild-$2
-trap 'rm -f -- "$file"' EXIT
-trap 'exit 1' HUP INT TERM
+// The scripts of a trial take the directory, or a directory that is not there yet: then its next parent counts; then the
+// name of the directory for words, and the node's word. The first node to make it notes the modification times of
+// the directory before and after; the last one restores the time, unless the directory has been changed since.
+const (
+	findTop = `export LC_ALL=C TZ=UTC0
 umask 022
-set -C
-IFS= read -r word && printf '%s\n' "$word" >"$file" && echo "$2" && read -r word
-exit 0`
+top=$1
+while [ ! -d "$top" ]; do top=${top%/*}; [ -n "$top" ] || top=/; done
+dir=$top/$2
+remove() {
+	{ IFS= read -r was; IFS= read -r then; } 2>/dev/null <"$dir/.times"
+	now=$(stat -c %y "$top" 2>/dev/null)
+	rm -rf -- "$dir"
+	[ -z "$was" ] || [ "$now" != "$then" ] || touch -c -d "$was" "$top" 2>/dev/null || :
+}
+`
+	writeWord = findTop + `was=$(stat -c %y "$top" 2>/dev/null)
+if mkdir -- "$dir" 2>/dev/null; then
+	printf '%s\n' "$was" "$(stat -c %y "$top" 2>/dev/null)" >"$dir/.times"
+fi
+: >"$dir/$3"`
+	// listWords prints the first words, and the name of the directory if the node's own word is not there. With a word
+	// as $4 it removes that if there is no other.
+	listWords = findTop + `all=$(ls -- "$dir" 2>/dev/null)
+printf '%s\n' "$all" | head -n 8
+[ -z "$3" ] || [ -e "$dir/$3" ] || echo "$2"
+[ -z "$4" ] || [ "$all" != "$4" ] || remove`
+	removeWords = findTop + `[ ! -d "$dir" ] || remove`
+)
 
-// showWord prints the word in the file $1/.dsbuild-$2. It retries, because a network file system
-// may show a new file late.
-const showWord = `for pause in 0.2 1 2; do
-	[ -r "$1/.dsbuild-$2" ] && exec cat -- "$1/.dsbuild-$2"
-	sleep $pause
-done`
-
-// ConfirmShared corrects the IDs of claims: nodes that verifiably share the directory keep a common ID, all others
-// lose theirs.
-func ConfirmShared(ctx context.Context, claims []Claim, forks int) {
-	byID := map[string][]*Claim{}
-	for i := range claims {
-		if c := &claims[i]; c.ID != "" {
-			byID[c.ID] = append(byID[c.ID], c)
-		}
-	}
-	var groups [][]*Claim
-	for _, members := range byID {
-		if len(members) > 1 {
-			groups = append(groups, members)
-		}
-	}
-	fanout.Run(ctx, groups, fanout.Options{Forks: forks}, func(ctx context.Context, members []*Claim) (struct{}, error) {
-		confirmGroup(ctx, members, forks)
-		return struct{}{}, nil
-	})
+// trial is the part of one node in a trial.
+type trial struct {
+	Folder
+	at      int
+	word    string // that it leaves; empty for a node that only lists
+	first   string // the first word that it sees
+	lost    bool   // its own word was removed
+	removed bool   // it has removed all words
+	late    bool   // another node may see the word later, or it another's
 }
 
-// confirmGroup is ConfirmShared for nodes that claim the same folder.
-func confirmGroup(ctx context.Context, members []*Claim, forks int) {
-	id := members[0].ID
-	for _, c := range members {
-		c.ID = ""
-	}
-	for round := 1; round <= maxRounds && len(members) > 1; round++ {
-		at := slices.IndexFunc(members, func(c *Claim) bool { return c.Writable })
-		if at < 0 {
-			return // no node can change the folder either
-		}
-		writer := members[at]
-		members = slices.Delete(slices.Clone(members), at, at+1)
-		for _, c := range sharers(ctx, writer, members, forks) {
-			c.ID = fmt.Sprintf("%s, round %d", id, round)
-			writer.ID = c.ID
-			members = slices.DeleteFunc(members, func(m *Claim) bool { return m == c })
+// FindSharing finds out which nodes share the directory that the plan changes on some. A node that fails becomes absent
+// from the plan. Nodes outside the run are asked only if the file system can be shared.
+func (r *Run) FindSharing(ctx context.Context, plan Decisions, folders []Folder, ask AskOutside) *Sharing {
+	s := &Sharing{run: r, folders: folders, ids: make([]string, len(folders)), outside: map[string][]*Outsider{}}
+	var writers, readers []*trial
+	types, seen := map[string]int{}, map[string]bool{}
+	canBeShared := false
+	for i, f := range folders {
+		if plan[i].changes() && f.Path != "" {
+			writers = append(writers, &trial{Folder: f, at: i, word: rand.Text()})
+			types[f.Type]++
+			seen[f.Sees] = true
+			canBeShared = canBeShared || node.CanBeShared(f.Type)
 		}
 	}
+	if len(writers) == 0 {
+		return s
+	}
+	var outside []*fleet.Node
+	if canBeShared {
+		outside = r.Fleet.Outside()
+	}
+	for i, f := range folders {
+		switch {
+		case f.Node.Err != nil && canBeShared:
+			s.silent = append(s.silent, f.Node)
+		case f.Node.Err == nil && f.Path != "" && !plan[i].changes() && seen[f.Sees]:
+			readers = append(readers, &trial{Folder: f, at: i})
+		}
+	}
+	if r.Rules.DryRun {
+		s.silent = append(s.silent, outside...)
+		return s
+	}
+	for _, t := range slices.Concat(writers, readers) {
+		others := types[t.Type]
+		if t.word != "" {
+			others--
+		}
+		t.late = node.CanBeShared(t.Type) && others > 0
+	}
+	if len(writers)+len(readers)+len(outside) > 1 {
+		defer r.Fleet.Hide()() // it takes no time worth a display
+		again := true
+		for n := 0; n < maxTrials && again; n++ {
+			again = s.try(ctx, writers, readers, outside, ask)
+		}
+	}
+	for _, t := range slices.Concat(writers, readers) {
+		if t.lost && t.Node.Err == nil {
+			t.Node.Status = report.Failed
+			t.Node.Err = fault.WithHint(errors.New("another run removed the file that shows which nodes share the directory"),
+				"rerun once the other run has ended")
+		}
+		if t.Node.Err != nil {
+			plan[t.at].SetAbsent(t.Node.Err)
+			continue
+		}
+		s.ids[t.at] = t.first
+	}
+	return s
 }
 
-// sharers returns those of the other nodes that can read the word that writer writes.
-func sharers(ctx context.Context, writer *Claim, others []*Claim, forks int) []*Claim {
-	ctx, cancel := context.WithTimeout(ctx, proofLimit)
-	defer cancel()
-	word, file := rand.Text(), rand.Text()
-	release, err := writer.writeWord(ctx, word, file)
-	if err != nil {
+// changes reports whether the plan changes the node itself.
+func (p *Decision) changes() bool { return p.Action == Install || p.Action == Rollback }
+
+// try makes one trial. again reports that another run has removed words.
+func (s *Sharing) try(
+	ctx context.Context, writers, readers []*trial, outside []*fleet.Node, ask AskOutside,
+) (again bool) {
+	dir, words := trialPrefix+strings.ToLower(rand.Text()), map[string]bool{}
+	for _, t := range writers {
+		t.first, t.lost, t.removed = "", false, false
+	}
+	defer s.removeAll(ctx, dir, writers)
+	s.each(ctx, writers, func(ctx context.Context, t *trial) error {
+		_, err := shell(ctx, t.Node, writeWord, t.Path, dir, t.word)
+		if err != nil {
+			return fmt.Errorf("cannot write to %s: %w", node.QuotePath(t.Path), err)
+		}
 		return nil
-	}
-	defer release()
-	results := fanout.Run(ctx, others, fanout.Options{Forks: forks}, func(ctx context.Context, c *Claim) (string, error) {
-		return remote.RunForAnswer(ctx, c.Node.Runner, remote.Command{
-			Argv: []string{"sh", "-c", showWord, "sh", c.Folder, file},
-		})
 	})
-	var shown []*Claim
-	for at, c := range others {
-		if r := results[at]; r.Err == nil && slices.Contains(strings.Fields(r.Value), word) {
-			shown = append(shown, c)
+	for _, t := range writers {
+		if t.Node.Err == nil { // else the word may appear later
+			words[t.word] = true
 		}
 	}
-	return shown
-}
-
-// writeWord makes the node write a word, and returns once the word is in the file; release
-// removes the file.
-func (c *Claim) writeWord(ctx context.Context, word, file string) (release func(), err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	out, in := io.Pipe()
-	written, ended := make(chan struct{}), make(chan error, 1)
-	watch := &wordWatch{Answer: remote.NewAnswer(cancel), want: file, seen: written}
-	go func() {
-		err := c.Node.Runner.Run(ctx, remote.Command{
-			Argv:  []string{"sh", "-c", writeWord, "sh", c.Folder, file},
-			Stdin: out, Stdout: watch, Stderr: remote.NewAnswer(cancel),
-		})
-		out.CloseWithError(io.ErrClosedPipe) //nolint:errcheck // never fails
-		ended <- err
-	}()
-	release = func() {
-		in.Close() //nolint:errcheck // never fails
+	list := func(last bool) func(context.Context, *trial) error {
+		return func(ctx context.Context, t *trial) error { return t.list(ctx, dir, words, last || !t.late) }
+	}
+	s.each(ctx, readers, list(false))
+	s.askOutside(ctx, dir, words, outside, ask)
+	s.each(ctx, writers, list(false))
+	isLate := func(t *trial) bool { return t.late && (t.first == "" || t.first == t.word) && !t.lost }
+	if slices.ContainsFunc(slices.Concat(writers, readers), isLate) {
 		select {
-		case <-ended:
-		case <-time.After(agent.EndGrace):
+		case <-ctx.Done():
+		case <-time.After(latePause):
 		}
-		cancel()
+		s.each(ctx, only(readers, isLate), list(true))
+		s.each(ctx, only(writers, isLate), list(true))
 	}
-	go io.WriteString(in, word+"\n") //nolint:errcheck // the program's answer shows whether it arrived
-	select {
-	case <-written:
-		return release, nil
-	case err := <-ended:
-		ended <- err
-		release()
-		return nil, fmt.Errorf("no output: %w", err)
-	case <-ctx.Done():
-		release()
-		return nil, context.Cause(ctx)
+	return slices.ContainsFunc(writers, func(t *trial) bool { return t.lost }) && ctx.Err() == nil
+}
+
+// only returns the trials for which is holds.
+func only(trials []*trial, is func(*trial) bool) []*trial {
+	return slices.DeleteFunc(slices.Clone(trials), func(t *trial) bool { return !is(t) })
+}
+
+// each takes nodes that have not failed through one step.
+func (s *Sharing) each(ctx context.Context, trials []*trial, do func(context.Context, *trial) error) {
+	var tasks []fleet.Task
+	for _, t := range trials {
+		if t.Node.Err == nil {
+			tasks = append(tasks, fleet.Task{Node: t.Node, Steps: []fleet.Step{{
+				Name: "fit", Limit: s.run.Fleet.Limit(trialLimit), ReadOnly: true,
+				Do: func(ctx context.Context) error { return do(ctx, t) },
+			}}})
+		}
+	}
+	s.run.Fleet.RunSteps(ctx, tasks, nil)
+}
+
+// list sets the first word that the node sees. A last look removes the node's own word if it is the only one.
+func (t *trial) list(ctx context.Context, dir string, words map[string]bool, last bool) error {
+	alone := ""
+	if last {
+		alone = t.word
+	}
+	shown, err := shell(ctx, t.Node, listWords, t.Path, dir, t.word, alone)
+	if err != nil {
+		return fmt.Errorf("cannot list %s: %w", node.QuotePath(t.Path), err)
+	}
+	t.first = firstOf(shown, words)
+	t.lost = slices.Contains(shown, dir)
+	t.removed = last && t.word != "" && t.first == t.word && len(shown) == 1
+	return nil
+}
+
+// firstOf returns the first line that is a word.
+func firstOf(shown []string, words map[string]bool) string {
+	if at := slices.IndexFunc(shown, func(s string) bool { return words[s] }); at >= 0 {
+		return shown[at]
+	}
+	return ""
+}
+
+// removeAll removes the directories for words, also after ctx has ended: one node does it for all that share it.
+func (s *Sharing) removeAll(ctx context.Context, dir string, writers []*trial) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeLimit)
+	defer cancel()
+	var left []*trial
+	done := map[string]bool{}
+	for _, t := range writers {
+		if t.Node.Runner == nil || t.removed || t.first != "" && done[t.first] {
+			continue
+		}
+		done[t.first] = true
+		left = append(left, t)
+	}
+	fanout.Run(ctx, left, fanout.Options{Forks: s.run.Fleet.Forks()}, func(ctx context.Context, t *trial) (struct{}, error) {
+		_, err := shell(ctx, t.Node, removeWords, t.Path, dir)
+		return struct{}{}, err // the next run removes it
+	})
+}
+
+// askOutside finds those nodes outside the run that see a word.
+func (s *Sharing) askOutside(
+	ctx context.Context, dir string, words map[string]bool, nodes []*fleet.Node, ask AskOutside,
+) {
+	s.outside, s.silent = map[string][]*Outsider{}, slices.DeleteFunc(s.silent, func(n *fleet.Node) bool {
+		return slices.Contains(nodes, n) // of an earlier trial
+	})
+	seen := make([]*Outsider, len(nodes))
+	ids := make([]string, len(nodes))
+	errs := s.run.Fleet.Ask(ctx, nodes, outsideLimit, func(ctx context.Context, i int) error {
+		folder, users, err := ask(ctx, nodes[i])
+		if err != nil || folder == "" {
+			return cmp.Or(err, errors.New("no directory from the node"))
+		}
+		shown, err := shell(ctx, nodes[i], listWords, folder, dir, "", "")
+		ids[i], seen[i] = firstOf(shown, words), &Outsider{nodes[i], users}
+		return err
+	})
+	for i, n := range nodes {
+		switch {
+		case errs[i] != nil:
+			s.silent = append(s.silent, n)
+			n.Disconnect()
+		case ids[i] == "":
+			n.Disconnect()
+		default: // stays connected, for AwaitFree
+			s.outside[ids[i]] = append(s.outside[ids[i]], seen[i])
+		}
 	}
 }
 
-// wordWatch is the output of a program; it closes seen once the output contains want.
-type wordWatch struct {
-	*remote.Answer
-	want string
-	seen chan struct{}
-	done bool
+// shell runs a script on a node and returns the words that it prints. It replaces a connection that was idle for too long.
+func shell(ctx context.Context, n *fleet.Node, script string, args ...string) ([]string, error) {
+	out, err := runShell(ctx, n, script, args)
+	if errors.Is(err, remote.ErrLost) && n.Reconnect(ctx) == nil {
+		out, err = runShell(ctx, n, script, args)
+	}
+	return strings.Fields(out), err
 }
 
-// Write implements io.Writer.
-func (w *wordWatch) Write(b []byte) (int, error) {
-	n, err := w.Answer.Write(b)
-	if !w.done && strings.Contains(w.String(), w.want) {
-		w.done = true
-		close(w.seen)
+// runShell runs a script on a node once. The error holds what the script printed on standard error.
+func runShell(ctx context.Context, n *fleet.Node, script string, args []string) (string, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	flood := func() { cancel(remote.ErrFlood) }
+	out, said := remote.NewAnswer(flood), remote.NewAnswer(flood)
+	argv := append([]string{"sh", "-c", script, "sh"}, args...)
+	err := n.Runner.Run(ctx, remote.Command{Argv: argv, Stdout: out, Stderr: said})
+	if errors.As(err, new(*remote.ExitError)) && said.String() != "" {
+		err = fmt.Errorf("%w (%w)", node.NewNodeError(said.String()), err)
 	}
-	return n, err
+	return out.String(), err
+}
+
+// ID is equal, and not empty, for nodes that share the directory.
+func (s *Sharing) ID(at int) string { return s.ids[at] }
+
+// Explain adds to a plan, in which nodes that share the directory are grouped, what concerns nodes outside the run. what is
+// the thing that they share.
+func (s *Sharing) Explain(plan Decisions, what string) {
+	for i, p := range plan {
+		f := s.folders[i]
+		if !p.changes() {
+			continue
+		}
+		p.outside = s.outside[s.ids[i]]
+		if names := namesOf(lists.Map(p.outside, func(o *Outsider) *fleet.Node { return o.Node })); len(names) > 0 {
+			p.Notes = append(p.Notes, fmt.Sprintf("also changes %s, which %s %s", ui.FoldShort(names), shares(names), what))
+		}
+		switch {
+		case !node.CanBeShared(f.Type) || len(s.folders)+len(s.silent) < 2:
+		case s.run.Rules.DryRun:
+			p.Notes = append(p.Notes, fmt.Sprintf("on %s: other nodes may share it; a dry run does not test that", f.Type))
+		case len(s.silent) > 0:
+			p.Notes = append(p.Notes, fmt.Sprintf("on %s: cannot ask %s, which may use it", f.Type, ui.FoldShort(namesOf(s.silent))))
+		}
+	}
+}
+
+// namesOf returns the names of nodes.
+func namesOf(nodes []*fleet.Node) []string {
+	return lists.Map(nodes, func(n *fleet.Node) string { return n.Host.Name })
+}
+
+// shares is the verb for so many nodes.
+func shares(names []string) string {
+	if len(names) == 1 {
+		return "shares"
+	}
+	return "share"
+}
+
+// Others returns the other nodes that share the directory with a node, or may share it because they did not answer.
+func (s *Sharing) Others(at int) []inventory.Host {
+	var hosts []inventory.Host
+	for i, id := range s.ids {
+		if i != at && id != "" && id == s.ids[at] {
+			hosts = append(hosts, s.folders[i].Node.Host)
+		}
+	}
+	for _, o := range s.outside[s.ids[at]] {
+		hosts = append(hosts, o.Host)
+	}
+	if node.CanBeShared(s.folders[at].Type) {
+		hosts = append(hosts, lists.Map(s.silent, func(n *fleet.Node) inventory.Host { return n.Host })...)
+	}
+	return hosts
 }

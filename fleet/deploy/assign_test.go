@@ -58,8 +58,7 @@ func TestAssignedPlan(t *testing.T) {
 func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	t.Parallel()
 	a := planWheel("a.whl", nil)
-	shared := facts(func(f *node.Facts) { f.SharedID = "nfs:server:1" })
-	known := []deploy.ProbeResult{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
+	known := []deploy.ProbeResult{{Name: "n1", Facts: facts(nil), Shares: "a word"}, {Name: "n2", Facts: facts(nil), Shares: "a word"}}
 	first, second := deploy.Assignment{Name: "a.whl", Wheel: &a}, deploy.Assignment{Name: "b", Pending: "soon"}
 	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{first, first}, deploy.PlanOptions{})
 	if err != nil || plan.Nodes[0].Action != change.Install || plan.Nodes[1].Action != change.Shared ||

@@ -94,8 +94,8 @@ func (n *nodeState) steps() []fleet.Step {
 }
 
 // Survey is the first phase: it excludes wheels that the policy rejects, connects to every node, probes it and decides
-// its action. It changes no environment and sends no wheel. Where nodes claim to share an environment, a temporary file
-// with one word is written there to verify it.
+// its action. It changes no environment and sends no wheel. Where it finds out which nodes share an environment, it puts
+// temporary files there.
 func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 	if err := d.acceptWheels(); err != nil {
 		return Plan{}, err
@@ -141,16 +141,22 @@ func (d *Deploy) SurveyRollback(ctx context.Context, run string) (Plan, error) {
 // decide ends the survey: newPlan makes the plan, and every node gets its part of it.
 func (d *Deploy) decide(ctx context.Context, newPlan func([]ProbeResult) (Plan, error)) (Plan, error) {
 	known := d.probeResults()
-	if !d.opt.DryRun {
-		d.proveSharing(ctx, known)
-	}
 	plan, err := newPlan(known)
+	var sharing *change.Sharing
+	if err == nil && ctx.Err() == nil {
+		sharing = d.findSharing(ctx, plan.Decisions, known)
+	}
 	if ctx.Err() != nil { // the plan may rest on a download that was interrupted
 		return Plan{}, d.Fleet.Abandon(ctx)
 	}
 	if err != nil {
 		return Plan{}, err
 	}
+	for i := range known {
+		known[i].Shares = sharing.ID(i)
+	}
+	plan.group(known)
+	sharing.Explain(plan.Decisions, "the environment")
 	for i := range plan.Nodes {
 		if p := &plan.Nodes[i]; p.Action == change.Install {
 			if err := d.Accept(p.Wheel.Path, p.Wheel.Manifest.SHA256); err != nil {

@@ -37,23 +37,31 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 			reasons = append(reasons, without+node.QuotePath(path))
 		}
 		return reasons, node.HintFor("remove-deepspeed", n.Python)
-	case f.ReadOnly:
-		return []string{"environment is on a read-only file system: " + node.QuotePath(f.SitePackages)},
-			"remount it read-write, and check for disk errors: dmesg"
 	case f.ForeignOwner != "":
 		owner := node.QuotePath(f.ForeignOwner)
 		return []string{fmt.Sprintf("environment %s is in %s's hands, who could redirect what root changes there",
 				node.QuotePath(f.Prefix), owner)},
 			fmt.Sprintf("set sudo: %[1]s (or user: %[1]s) in the inventory", node.PlainPath(f.ForeignOwner, "OWNER"))
-	case f.HomeOwner != "":
-		home, owner := node.QuotePath(f.Home()), node.QuotePath(f.HomeOwner)
-		return []string{fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
-			"set user: in the inventory to that user, or chown -R the directory to the environment's owner"
-	case !f.Writable:
-		return []string{"no write permission for " + node.QuotePath(f.Prefix)},
-			"set user: in the inventory to the environment's owner"
 	}
 	return nil, ""
+}
+
+// noPermission returns the reason why the node itself must not change its environment, and a hint. Another node that
+// shares it may.
+func noPermission(f node.Facts) (reason, hint string) {
+	switch {
+	case f.ReadOnly:
+		return "environment is on a read-only file system: " + node.QuotePath(f.SitePackages),
+			"remount it read-write, and check for disk errors: dmesg"
+	case f.HomeOwner != "":
+		home, owner := node.QuotePath(f.Home()), node.QuotePath(f.HomeOwner)
+		return fmt.Sprintf("no write permission for %s, owned by %s", home, owner),
+			"set user: in the inventory to that user, or chown -R the directory to the environment's owner"
+	case !f.Writable:
+		return "no write permission for " + node.QuotePath(f.Prefix),
+			"set user: in the inventory to the environment's owner"
+	}
+	return "", ""
 }
 
 // missingTorchOrPip returns the reasons why an environment cannot take any wheel, and a hint.

@@ -193,16 +193,11 @@ func TestJobThatStartsMeanwhileIsRespected(t *testing.T) {
 func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
-	if exec.CommandContext(t.Context(), "unshare", "-m", "true").Run() != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("no right to mount")
-		}
-		t.Skip("hiding processes from a node needs root and the right to mount")
-	}
+	needsMounts(t)
 	e := newEnvironment(t, "2.15.0")
 	a, sa := host(t, "gpu1", e, sshtest.Options{})
 	b, sb := host(t, "gpu2", e, sshtest.Options{})
-	a.ExecPrefix = []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}
+	a.ExecPrefix = hidesJobs
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{sa, sb}, a, b)
 	was := e.snapshot(t)
 	pid, end := e.train(t)

@@ -31,6 +31,9 @@ kinds = json.loads(%LIES%)
 argv = sys.argv[1:]
 at = next((i for i, word in enumerate(argv) if word.startswith("#dsbuild")), None)
 if at is None:
+    if "list" in kinds and len(argv) > 6 and argv[5].startswith(".dsbuild-try-") and "head -n" in argv[2]:
+        exec(kinds["list"])
+        os._exit(0)
     os.execvp(argv[0], argv)
 size = int(argv[at + 1].split("+")[0])
 head = b""
@@ -83,7 +86,7 @@ honest()
 `
 
 // lying is the exec_prefix of a node whose programs of some kinds (probe, look, agent,
-// verify, load, relay) answer as told.
+// verify, load, relay, list: of the words that show who shares a folder) answer as told.
 func lying(t *testing.T, lies map[string]string) []string {
 	t.Helper()
 	text, err := json.Marshal(lies)
@@ -233,7 +236,10 @@ func TestAClaimedEnvironmentHarmsNobody(t *testing.T) {
 				honest, other := newEnvironment(t, "2.15.0"), newEnvironment(t, "2.15.0")
 				h1, s1 := host(t, "gpu1", honest, sshtest.Options{})
 				h2, s2 := host(t, "gpu2", other, sshtest.Options{})
-				h2.ExecPrefix = lying(t, map[string]string{"probe": `honest(lambda m: {"python": dict(m["python"], site_id=` + strconv.QuoteToASCII(siteIDOf(t, h1, s1)) + c.lie + `)})`})
+				h2.ExecPrefix = lying(t, map[string]string{
+					"probe": `honest(lambda m: {"python": dict(m["python"]` + c.lie + `)})`,
+					"list":  `os.write(1, "\n".join(["2" * 26, "A" * 26, argv[6], "Z" * 26]).encode())`,
+				})
 				hosts := []inventory.Host{h1, h2}
 				if first {
 					hosts = []inventory.Host{h2, h1}
@@ -255,43 +261,33 @@ func TestAClaimedEnvironmentHarmsNobody(t *testing.T) {
 	}
 }
 
-// siteIDOf is what a node says of its site-packages.
-func siteIDOf(t *testing.T, h inventory.Host, s *sshtest.Server) string {
-	t.Helper()
-	d := deploy.New(options(t, nil, []*sshtest.Server{s}, h))
-	defer d.Close()
-	known, err := d.Probe(t.Context())
-	if err != nil || known[0].Facts.SharedID == "" {
-		t.Fatalf("%v: %+v", err, known)
-	}
-	return known[0].Facts.SharedID
-}
-
-// Nodes that share an environment are found to, whoever claims it with them, and nothing is
-// left of the proof; what is reported of a follower is what it shows itself.
+// Nodes that share an environment are found, also where another one shows their words, and nothing is left of the words;
+// what is reported of a follower is what it shows itself.
 func TestSharingIsProved(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
-	e, other := newEnvironment(t, "2.15.0"), newEnvironment(t, "2.15.0")
+	e, other, third := newEnvironment(t, "2.15.0"), newEnvironment(t, "2.15.0"), newEnvironment(t, "2.15.0")
 	h1, s1 := host(t, "gpu1", e, sshtest.Options{})
 	h2, s2 := host(t, "gpu2", other, sshtest.Options{})
 	h3, s3 := host(t, "gpu3", e, sshtest.Options{})
-	site := strconv.QuoteToASCII(siteIDOf(t, h1, s1))
-	h2.ExecPrefix = lying(t, map[string]string{"probe": `honest(lambda m: {"python": dict(m["python"], site_id=` + site + `)})`})
-	opt := options(t, wheels, []*sshtest.Server{s1, s2, s3}, h2, h1, h3)
+	h4, s4 := host(t, "gpu4", third, sshtest.Options{})
+	// It can read the folders of two others, and shows the words of both. This joins it to one of them, and not these to each other.
+	h4.ExecPrefix = lying(t, map[string]string{"probe": `honest(lambda m: {"python": dict(m["python"], writable=False)})`, "list": fmt.Sprintf(
+		`os.write(1, "\n".join(word for site in [%q, %q] for word in os.listdir(os.path.join(site, argv[5])) if word[0] != ".").encode())`, other.site, e.site)})
+	opt := options(t, wheels, []*sshtest.Server{s1, s2, s3, s4}, h1, h2, h3, h4)
 	d := deploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []change.Action{change.Install, change.Install, change.Shared} {
+	for i, want := range []change.Action{change.Install, change.Install, change.Shared, change.Shared} {
 		if p := plan.Nodes[i]; p.Action != want {
 			t.Errorf("%s: %s (leader %d), want %s", p.Name, p.Action, p.Leader, want)
 		}
 	}
-	for _, place := range []environment{e, other} {
+	for _, place := range []environment{e, other, third} {
 		if left, err := filepath.Glob(filepath.Join(place.site, ".dsbuild-*")); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %q, %v", left, err)
 		}

@@ -23,7 +23,8 @@ type ProbeResult struct {
 	Name   string
 	Python string // in the inventory
 	Facts  node.Facts
-	Err    error // why there are no facts
+	Shares string // equal on nodes that share site-packages; empty if not known
+	Err    error  // why there are no facts
 }
 
 // NodePlan is the action on one node, with the reasons for it.
@@ -36,6 +37,7 @@ type NodePlan struct {
 	Back        string              // the version that a rollback restores
 
 	need, free int64 // bytes for the wheels, on the fuller of its disks
+	onlyReads  bool  // refused only because it must not write: it can follow a node that shares its environment
 }
 
 // Plan lists the actions of a deploy, in inventory order.
@@ -190,22 +192,44 @@ func newPlan(nodes []ProbeResult, decide func(i int, n *NodePlan)) Plan {
 			n.refuse(hint, reasons...)
 		} else {
 			decide(i, n)
+			if reason, hint := noPermission(probed.Facts); reason != "" {
+				n.onlyReads, n.Unfit = n.Action != change.Refuse, false
+				n.refuse(hint, reason)
+			}
 		}
 	}
-	// Of nodes with the same site-packages the first installs and the others follow. If dsbuild
-	// refuses one of them, it changes none.
+	plan.group(nodes)
+	return plan
+}
+
+// group applies that some nodes share site-packages: the first of them installs and the others follow. If dsbuild
+// refuses one of them, it changes none.
+func (p *Plan) group(nodes []ProbeResult) {
 	groups := map[string][]int{}
-	for i, probed := range nodes {
-		if plan.Nodes[i].Action != change.Absent && probed.Facts.SharedID != "" {
-			groups[probed.Facts.SharedID] = append(groups[probed.Facts.SharedID], i)
+	for i, n := range nodes {
+		if p.Nodes[i].Action != change.Absent && n.Shares != "" {
+			groups[n.Shares] = append(groups[n.Shares], i)
 		}
 	}
 	for _, members := range groups {
 		if len(members) > 1 {
-			resolveGroup(plan.Nodes, members)
+			resolveGroup(p.Nodes, members)
+			p.notePrefixes(nodes, members)
 		}
 	}
-	return plan
+}
+
+// notePrefixes adds a note for nodes that have the shared packages in another environment than the first: the commands
+// of a wheel start the Python of the node that installs it.
+func (p *Plan) notePrefixes(nodes []ProbeResult, members []int) {
+	first := nodes[members[0]]
+	for _, i := range members[1:] {
+		if prefix := nodes[i].Facts.Prefix; prefix != first.Facts.Prefix {
+			p.Nodes[i].Notes = append(p.Nodes[i].Notes, fmt.Sprintf(
+				"shares site-packages with %s, where the environment is %s, not %s: commands start only one of them",
+				first.Name, node.QuotePath(first.Facts.Prefix), node.QuotePath(prefix)))
+		}
+	}
 }
 
 // choose decides the action on a node with the wheel that fits it best.
@@ -289,7 +313,7 @@ func (n *NodePlan) refuse(hint string, reasons ...string) {
 func resolveGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
-		if plans[i].Action == change.Refuse {
+		if plans[i].Action == change.Refuse && !plans[i].onlyReads {
 			why := nodeerr.Message{Text: strings.Join(plans[i].Reasons, "; "), Common: plans[i].Common()}
 			refuseOthers(plans, members, i, why)
 			return
@@ -309,8 +333,8 @@ func resolveGroup(plans []NodePlan, members []int) {
 		return // all run the wheel already
 	}
 	for _, i := range members {
-		if i != leader {
-			plans[i].Action, plans[i].Leader = change.Shared, leader
+		if p := &plans[i]; i != leader {
+			p.Action, p.Leader, p.Reasons, p.Hint = change.Shared, leader, nil, ""
 		}
 	}
 }

@@ -212,14 +212,12 @@ func TestPlanOfBothMachines(t *testing.T) {
 func TestPlanOfSharedEnvironments(t *testing.T) {
 	t.Parallel()
 	w := []wheel.Loaded{planWheel("a.whl", nil)}
-	shared := func(cpu string) node.Facts {
-		return facts(func(f *node.Facts) { f.SharedID, f.CPU = "nfs:server:/x:7", cpu })
-	}
+	shared := func(cpu string) node.Facts { return facts(func(f *node.Facts) { f.CPU = cpu }) }
 	nodes := []deploy.ProbeResult{
 		{Name: "gone", Err: errors.New("no route")},
-		{Name: "a", Facts: shared("x86-64-v3")},
+		{Name: "a", Facts: shared("x86-64-v3"), Shares: "a word"},
 		{Name: "alone", Facts: facts(nil)},
-		{Name: "b", Facts: shared("x86-64-v3")},
+		{Name: "b", Facts: shared("x86-64-v3"), Shares: "a word"},
 	}
 	actions := func() []change.Action {
 		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})

@@ -89,23 +89,24 @@ func (n *nodeState) setInstalled(ds *node.Installed) {
 	n.after = n.before
 }
 
-// proveSharing corrects the SharedIDs in known: nodes that provably share site-packages keep a common one, all
-// others that claimed to share lose theirs.
-func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
-	claims := make([]change.Claim, len(known))
+// findSharing finds out which nodes share the site-packages that the plan changes.
+func (d *Deploy) findSharing(ctx context.Context, plan change.Decisions, known []ProbeResult) *change.Sharing {
+	folders := make([]change.Folder, len(known))
 	for i, n := range known {
-		if n.Err == nil {
-			claims[i] = change.Claim{
-				Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SharedID, Writable: n.Facts.Writable,
-			}
+		folders[i] = change.Folder{
+			Node: d.nodes[i].Node, Path: n.Facts.SitePackages, Type: n.Facts.FileSystem, Sees: n.Facts.DeepSpeed.ID(),
+		}
+		if n.Facts.Elsewhere { // the node itself does not see it
+			folders[i].Path = ""
 		}
 	}
-	change.ConfirmShared(ctx, claims, d.Fleet.Forks())
-	for i, n := range known {
-		if n.Err == nil {
-			known[i].Facts.SharedID = claims[i].ID
-		}
-	}
+	return d.FindSharing(ctx, plan, folders, func(
+		ctx context.Context, n *fleet.Node,
+	) (folder string, users node.Processes, err error) {
+		users, err = node.FindProcesses(ctx, n.Runner, n.Host.Python)
+		n.JobsOf = n.Host.Python
+		return users.SitePackages, users, err
+	})
 }
 
 // planOptions returns the settings of the plan. It gets the pip wheels for nodes without any pip, one for each Python.

@@ -34,15 +34,16 @@ type Deploy struct {
 	opt   Options
 	nodes []*nodeState
 
-	goesBack   bool // it is a rollback
-	onlyVerify bool // it changes no node
+	sharing    *change.Sharing // which nodes share the folder of the environments
+	goesBack   bool            // it is a rollback
+	onlyVerify bool            // it changes no node
 }
 
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Deploy {
 	d := &Deploy{Run: change.NewRun(opt.Options, opt.Rules), opt: opt}
-	for _, n := range d.Fleet.Nodes {
-		d.nodes = append(d.nodes, &nodeState{Node: n, run: d, plan: &NodePlan{}})
+	for i, n := range d.Fleet.Nodes {
+		d.nodes = append(d.nodes, &nodeState{Node: n, index: i, run: d, plan: &NodePlan{}})
 	}
 	return d
 }
@@ -94,9 +95,8 @@ func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 		}
 	}
 	return d.survey(ctx, func(known []ProbeResult) (Plan, error) {
-		return NewPlan(known, PlanOptions{
-			Lock: d.opt.Lock, Wheels: files.Wheels, Unpacked: files.Unpacked,
-			Force: d.opt.Force, InUse: d.opt.InUse,
+		return planNodes(known, PlanOptions{
+			Lock: d.opt.Lock, Wheels: files.Wheels, Unpacked: files.Unpacked, Force: d.opt.Force,
 		})
 	})
 }
@@ -104,7 +104,7 @@ func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 // SurveyRollback is Survey for a rollback to the environment before.
 func (d *Deploy) SurveyRollback(ctx context.Context) (Plan, error) {
 	d.goesBack = true
-	return d.survey(ctx, func(known []ProbeResult) (Plan, error) { return NewRollbackPlan(known, d.opt.InUse), nil })
+	return d.survey(ctx, func(known []ProbeResult) (Plan, error) { return planRollback(known), nil })
 }
 
 // survey probes the nodes, and gives each its part of the plan that newPlan makes.
@@ -113,13 +113,19 @@ func (d *Deploy) survey(ctx context.Context, newPlan func([]ProbeResult) (Plan, 
 	if err != nil {
 		return Plan{}, err
 	}
-	if !d.opt.DryRun {
-		d.proveSharing(ctx, known)
-	}
 	plan, err := newPlan(known)
 	if err != nil {
 		return Plan{}, err
 	}
+	d.sharing = d.findSharing(ctx, plan.Decisions, known)
+	if ctx.Err() != nil {
+		return Plan{}, d.Fleet.Abandon(ctx)
+	}
+	for i := range known {
+		known[i].Shares = d.sharing.ID(i)
+	}
+	d.sharing.Explain(plan.Decisions, "the environments' directory")
+	plan.agree(known, d.opt.InUse)
 	d.Adopt(plan.Decisions)
 	for i, n := range d.nodes {
 		n.plan = &plan.Nodes[i]

@@ -25,6 +25,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -505,27 +506,17 @@ func TestNodeThatClaimsTheFolderOfAnother(t *testing.T) {
 	if r := run(t, t.Context(), opt); r.Err() != nil {
 		t.Fatal(r.Err())
 	}
-	lies := t.TempDir()
-	write(t, filepath.Join(lies, "sitecustomize.py"), fmt.Sprintf(`import os
-real = os.stat
-os.stat = lambda path, *args, **named: real(%q if path == %q else path, *args, **named)
-`, place(s1), place(s2)))
-	opt.Hosts[1].Setup = "export PYTHONPATH=" + lies
+	// It shows words that it made up, and its own.
+	lie := filepath.Join(t.TempDir(), "lie")
+	write(t, lie, "#!/bin/sh\ncase $3 in *'head -n'*) printf '%s\\n' 22222222222222222222222222 \"$7\" ZZZZZZZZZZZZZZZZZZZZZZZZZZ; exit;; esac\nexec \"$@\"\n")
+	must(t, os.Chmod(lie, 0o755))
+	opt.Hosts[1].ExecPrefix = []string{lie}
 	job := exec.CommandContext(t.Context(), filepath.Join(place(s2), "current/bin/python"), "-c", "import time; time.sleep(600)", "train.py")
 	must(t, job.Start())
 	defer job.Wait()         //nolint:errcheck // the test's end kills it
 	defer job.Process.Kill() //nolint:errcheck // it sleeps
 	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
 	opt.Lock, opt.Files = x.lock(t, small)
-	opt.DryRun = true
-	d := envdeploy.New(opt)
-	plan, err := d.Survey(t.Context())
-	d.Close()
-	must(t, err)
-	if why := strings.Join(plan.Nodes[0].Reasons, "; "); !strings.Contains(why, "directory with liar") {
-		t.Fatalf("the lie does not reach the plan: %q", why)
-	}
-	opt.DryRun = false
 	r := run(t, t.Context(), opt)
 	if r.Nodes[0].Status != report.OK || !r.Nodes[0].Changed || r.Nodes[1].Status != report.Refused {
 		t.Errorf("%+v, want that only the liar is refused", r.Nodes)
@@ -562,6 +553,69 @@ func TestOldEnvironmentInUseStays(t *testing.T) {
 		}
 		if _, err := os.Stat(first); (err == nil) != (version != "1.3") {
 			t.Errorf("after %s: %v", version, err)
+		}
+	}
+}
+
+// An old environment stays as long as a job runs from it on any node that shares the folder, and if one cannot be asked.
+func TestOldEnvironmentInUseElsewhereStays(t *testing.T) {
+	needs.Time(t)
+	if exec.CommandContext(t.Context(), "unshare", "-m", "true").Run() != nil {
+		t.Skip("hiding processes from a node needs root and the right to mount")
+	}
+	t.Parallel()
+	x := newSite(t)
+	home := t.TempDir()
+	h1, s1 := host(t, "gpu1", sshtest.Options{Home: home})
+	h2, s2 := host(t, "gpu2", sshtest.Options{Home: home})
+	h1.ExecPrefix = []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}
+	// gpu1 believes that its home is on a network file system.
+	mounts := filepath.Join(t.TempDir(), "mountinfo")
+	write(t, mounts, "22 1 0:1 / / rw - nfs4 server:/ rw\n")
+	lies := t.TempDir()
+	write(t, filepath.Join(lies, "sitecustomize.py"), fmt.Sprintf(`import os
+real = os.open
+os.open = lambda path, *args, **named: real(%q if path == "/proc/self/mountinfo" else path, *args, **named)
+`, mounts))
+	var first string
+	var job *exec.Cmd
+	for _, version := range []string{"1.0", "1.1", "1.2", "1.3", "1.4"} {
+		x.Add(t, wheelindex.Wheel{Name: "alpha", Version: version})
+		l, files := x.lock(t, small)
+		opt := options(t, l, files, []*sshtest.Server{s1, s2}, h1, h2)
+		opt.InUse, opt.Forks = change.InUse{Ignore: true}, 1 // gpu1 makes it
+		var said strings.Builder
+		opt.Reporter = ui.New(&said, ui.Options{})
+		switch version {
+		case "1.0", "1.1":
+			opt.Hosts = opt.Hosts[:1]
+		case "1.3": // the job has ended, but gpu2 is silent
+			job.Process.Kill() //nolint:errcheck // it sleeps
+			job.Wait()         //nolint:errcheck // it was killed
+			silent := h2
+			silent.Port = 1
+			opt.Hosts, opt.Outside = []inventory.Host{h1}, []inventory.Host{silent}
+			opt.Hosts[0].Setup = "export PYTHONPATH=" + lies
+		}
+		if r := run(t, t.Context(), opt); r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+		if job == nil {
+			first = current(t, s1)
+			job = exec.Command(filepath.Join(first, "bin/python"), "-c", "import time; time.sleep(600)")
+			must(t, job.Start())
+			defer job.Process.Kill() //nolint:errcheck // where the test has failed
+		}
+		_, err := os.Stat(first)
+		if stays := version != "1.4"; (err == nil) != stays {
+			t.Errorf("after %s: %v, want that it stays: %v", version, err, stays)
+		}
+		warns := map[string]string{
+			"1.2": fmt.Sprintf("keeps old environment %s: on gpu2, environment in use by pid %d", filepath.Base(first), job.Process.Pid),
+			"1.3": "keeps old environments: cannot ask gpu2, which may use them",
+		}[version]
+		if !strings.Contains(said.String(), warns) || strings.Contains(said.String(), "keeps old") != (warns != "") {
+			t.Errorf("after %s: %s\nwant %q", version, said.String(), warns)
 		}
 	}
 }
@@ -637,9 +691,10 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 	l := lockOfOneFile()
 	survey := func(name, site string) envdeploy.ProbeResult {
 		return envdeploy.ProbeResult{
-			Name:  name,
-			Facts: new(factsForLock()),
-			State: &envdeploy.EnvironmentState{Place: "/home/me/env", FolderID: site, Free: 1 << 40, Writable: true, Previous: &envdeploy.Environment{}},
+			Name:   name,
+			Facts:  new(factsForLock()),
+			State:  &envdeploy.EnvironmentState{Place: "/home/me/env", Free: 1 << 40, Writable: true, Previous: &envdeploy.Environment{}},
+			Shares: site,
 		}
 	}
 	busy := survey("gpu2", "nfs:server:7")

@@ -48,7 +48,7 @@ type Plan struct {
 }
 
 // newPlan returns a plan in which a node that was not probed is absent; decide decides the others.
-func newPlan(nodes []ProbeResult, policy change.InUse, decide func(p *NodePlan, n ProbeResult)) Plan {
+func newPlan(nodes []ProbeResult, decide func(p *NodePlan, n ProbeResult)) Plan {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	for i, n := range nodes {
 		p := &plan.Nodes[i]
@@ -65,8 +65,14 @@ func newPlan(nodes []ProbeResult, policy change.InUse, decide func(p *NodePlan, 
 			decide(p, n)
 		}
 	}
-	plan.applyInUse(nodes, policy)
 	return plan
+}
+
+// agree refuses nodes because of those that share the folder of their environments: they need another environment, or
+// use the current one.
+func (p *Plan) agree(nodes []ProbeResult, policy change.InUse) {
+	p.applyInUse(nodes, policy)
+	p.refuseMixedFolders(nodes)
 }
 
 // refuse makes a plan that sends nothing.
@@ -82,15 +88,8 @@ type ProbeResult struct {
 	State     *EnvironmentState
 	Processes node.Processes // of the current environment
 	Python    *nodePython    // set if the lock brings a Python along
+	Shares    string         // equal on nodes that share the folder of the environments; empty if not known
 	Err       error
-}
-
-// folder is the folder of the environments as the node names it; "": not known.
-func (n ProbeResult) folder() string {
-	if n.Err != nil || n.State == nil {
-		return ""
-	}
-	return n.State.FolderID
 }
 
 // PlanOptions are the settings of NewPlan.
@@ -104,13 +103,20 @@ type PlanOptions struct {
 
 // NewPlan decides the action on each node. It is pure.
 func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
+	plan, err := planNodes(nodes, opt)
+	if err == nil {
+		plan.agree(nodes, opt.InUse)
+	}
+	return plan, err
+}
+
+// planNodes is NewPlan for each node alone.
+func planNodes(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := newPlan(nodes, opt.InUse, func(p *NodePlan, n ProbeResult) { p.decide(tables, n, opt) })
-	plan.refuseMixedFolders(nodes)
-	return plan, nil
+	return newPlan(nodes, func(p *NodePlan, n ProbeResult) { p.decide(tables, n, opt) }), nil
 }
 
 // mixedHint is the hint where nodes with one folder need several environments.
@@ -122,7 +128,7 @@ const mixedHint = "lock and deploy each node type separately (--limit), " +
 func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
 	first, mixed := map[string]*NodePlan{}, map[string]*NodePlan{} // by folder: two nodes with different sets
 	for i, n := range nodes {
-		plan, folder := &p.Nodes[i], n.folder()
+		plan, folder := &p.Nodes[i], n.Shares
 		switch {
 		case folder == "" || plan.Action != change.Install && plan.Action != change.UpToDate:
 		case first[folder] == nil:
@@ -132,12 +138,12 @@ func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
 		}
 	}
 	for i, n := range nodes {
-		plan, other := &p.Nodes[i], first[n.folder()]
-		if mixed[n.folder()] == nil || plan.Action != change.Install {
+		plan, other := &p.Nodes[i], first[n.Shares]
+		if mixed[n.Shares] == nil || plan.Action != change.Install {
 			continue
 		}
 		if other.Set.Digest == plan.Set.Digest {
-			other = mixed[n.folder()]
+			other = mixed[n.Shares]
 		}
 		plan.SetRefused(mixedHint, nodeerr.Messagef(
 			"shares the environments' directory with %s, which needs a different environment",
@@ -242,23 +248,26 @@ func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOp
 func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
 	users := map[string]*ProbeResult{} // by folder: the first node with processes
 	for i, n := range nodes {
-		if folder := n.folder(); folder != "" && len(n.Processes.InUse) > 0 && users[folder] == nil {
-			users[folder] = &nodes[i]
+		if n.Shares != "" && len(n.Processes.InUse) > 0 && users[n.Shares] == nil {
+			users[n.Shares] = &nodes[i]
 		}
 	}
 	for i, n := range nodes {
 		plan := &p.Nodes[i]
-		other := users[n.folder()]
-		if unknown := n.Processes.MissingFact(); unknown != "" && (plan.Action == change.Install || plan.Action == change.Rollback) {
+		if plan.Action != change.Install && plan.Action != change.Rollback {
+			continue
+		}
+		if unknown := n.Processes.MissingFact(); unknown != "" {
 			plan.Notes = append(plan.Notes, change.CannotTell+": "+unknown)
 		}
+		other, outside := users[n.Shares], plan.UseOutside()
 		switch what := change.DescribeProcesses(n.Processes); {
-		case plan.Action != change.Install && plan.Action != change.Rollback:
-			continue
 		case what.Text != "":
 			plan.ApplyInUse(what, policy)
-		case other == nil:
+		case other == nil && outside.Text == "":
 			continue
+		case other == nil:
+			plan.ApplyInUse(outside, policy)
 		default:
 			what = nodeerr.Messagef("shares the environments' directory with %s: %s",
 				nodeerr.Own(other.Name), change.DescribeProcesses(other.Processes))

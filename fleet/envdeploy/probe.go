@@ -18,7 +18,8 @@ import (
 // nodeState is one node on its way to an environment.
 type nodeState struct {
 	*fleet.Node
-	run *Deploy
+	index int // in the inventory
+	run   *Deploy
 
 	brought   *nodePython       // set if the lock brings a Python along
 	inside    *node.Facts       // with the Python of the environment, once it is verified
@@ -27,6 +28,7 @@ type nodeState struct {
 	plan      *NodePlan
 	files     *environmentFiles // the files of the environment, once they were compared
 	now       *Environment
+	begun     begun // the agent's first answer
 	differs   []string
 }
 
@@ -39,11 +41,11 @@ type EnvironmentState struct {
 	Free     int64        `json:"free"`
 	Writable bool         `json:"writable"`
 
-	Leftovers bool   `json:"leftovers"` // of a run that was cut off
-	Place     string `json:"place"`     // the folder of the environments of this name
-	Seen      string `json:"seen"`      // seen_by_node of SeenAt
-	SeenAt    string `json:"seen_at"`   // Place, or the nearest directory above it that exists
-	FolderID  string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
+	Leftovers  bool   `json:"leftovers"`   // of a run that was cut off
+	Place      string `json:"place"`       // the folder of the environments of this name
+	FileSystem string `json:"file_system"` // its type
+	Seen       string `json:"seen"`        // seen_by_node of SeenAt
+	SeenAt     string `json:"seen_at"`     // Place, or the nearest directory above it that exists
 }
 
 // Environment is an environment on a node.
@@ -135,7 +137,7 @@ func (n *nodeState) probe(ctx context.Context) error {
 	}
 	n.Facts, n.state, n.now = facts, got, got.Current
 	if !n.run.onlyVerify && !node.SeesFolder(ctx, n.Runner, got.SeenAt, got.Seen) {
-		n.Facts.Elsewhere, n.state.Writable, n.state.FolderID = true, false, ""
+		n.Facts.Elsewhere, n.state.Writable = true, false
 	}
 	if got.Current != nil {
 		n.JobsOf = got.Current.Python
@@ -169,32 +171,4 @@ func (n *nodeState) wanted() string {
 		return ""
 	}
 	return set.Digest
-}
-
-// proveSharing corrects the FolderIDs in known if a node reports processes, or if the nodes of one need different
-// environments: only nodes that provably have the same folder hinder each other.
-func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
-	doubtful, wanted := map[string]bool{}, map[string]string{}
-	for i, n := range known {
-		if n.folder() == "" {
-			continue
-		}
-		digest := d.nodes[i].wanted()
-		if other, seen := wanted[n.folder()]; len(n.Processes.InUse) > 0 || seen && other != digest {
-			doubtful[n.folder()] = true
-		}
-		wanted[n.folder()] = digest
-	}
-	claims := make([]change.Claim, len(known))
-	for i, n := range known {
-		if doubtful[n.folder()] {
-			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.State.Place, ID: n.folder(), Writable: n.State.Writable}
-		}
-	}
-	change.ConfirmShared(ctx, claims, d.Fleet.Forks())
-	for i, n := range known {
-		if n.folder() != "" {
-			n.State.FolderID = claims[i].ID
-		}
-	}
 }

@@ -19,6 +19,7 @@ type begun struct {
 	Have    []string     `json:"have"` // the sha256 of files that the node keeps
 	Current *Environment `json:"current"`
 	Before  *Environment `json:"before"` // the one that a rollback restores
+	Old     []string     `json:"old"`    // the names of environments that no link needs
 }
 
 // request is the part of the agent's first input that only this agent has.
@@ -41,7 +42,7 @@ func (n *nodeState) agent() node.Script {
 // lock starts the agent, which expects files.
 func (n *nodeState) lock(ctx context.Context, files []change.Expected, again bool) (b begun, err error) {
 	if err = n.run.Lock(ctx, n.Node, n.agent(), files, again, &b); err == nil {
-		n.now = b.Current
+		n.now, n.begun = b.Current, b
 	}
 	return b, err
 }

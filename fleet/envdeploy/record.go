@@ -56,7 +56,9 @@ func (n *nodeState) record(ctx context.Context) error {
 	var done struct {
 		Python string `json:"python"`
 	}
-	order := agent.Request{"do": "record", "digest": set.Digest, "mark": note, "journal": n.newEntry(set.Digest)}
+	order := agent.Request{
+		"do": "record", "digest": set.Digest, "mark": note, "journal": n.newEntry(set.Digest), "keep": n.usedElsewhere(ctx),
+	}
 	if err := change.Call(ctx, n.Node, order, &done); err != nil {
 		return err
 	}

@@ -11,7 +11,14 @@ import (
 
 // NewRollbackPlan decides which nodes go back to the environment before. It is pure.
 func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
-	return newPlan(nodes, policy, func(p *NodePlan, n ProbeResult) {
+	plan := planRollback(nodes)
+	plan.agree(nodes, policy)
+	return plan
+}
+
+// planRollback is NewRollbackPlan for each node alone.
+func planRollback(nodes []ProbeResult) Plan {
+	return newPlan(nodes, func(p *NodePlan, n ProbeResult) {
 		switch {
 		case n.Facts.MissingPython() != "" && n.State.Previous == nil:
 			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"),

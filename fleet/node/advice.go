@@ -38,6 +38,7 @@ func adviceTexts(python, environment string) map[string]string {
 		"one-step-back":        "deploy the version you want; only the version before the last deploy is kept",
 		"other-installation":   "deploy again: this node sees another installation, or its files changed",
 		"remove-deepspeed":     "uninstall it on the node: " + python + " -m pip uninstall deepspeed; if pip refuses for lack of a RECORD, remove the dist-info directory by hand",
+		"other-python":         "mount the environment at the path that its commands name, or use separate environments on nodes with other paths",
 		"removed":              "deploy again if it was removed",
 		"replace-by-hand":      "remove it on the node first, or install a suitable version with the tool that installed it",
 		"same-path":            "with a container in exec_prefix, mount the environment there at the same path as on the node",

@@ -23,7 +23,7 @@ type Facts struct {
 	Glibc             string `json:"glibc"`               // X.Y
 	CPU               string `json:"cpu"`                 // highest level: x86-64-v3, armv8-a
 	SitePackages      string `json:"site_packages"`       // purelib of the interpreter
-	SharedID          string `json:"site_id"`             // identity of that directory, equal on nodes that share it
+	FileSystem        string `json:"file_system"`         // type of the file system of that directory, e.g. ext4, nfs4
 	ExternallyManaged bool   `json:"externally_managed"`  // PEP 668
 	Elsewhere         bool   `json:"elsewhere,omitempty"` // at that path the node itself has another directory, or none
 	Writable          bool   `json:"writable"`            // the user may write into the environment
@@ -156,6 +156,14 @@ type Installed struct {
 	Build   *Build   `json:"build"` // DeepSpeed's own build record; nil: none
 }
 
+// ID tells installations apart; nil is an environment without DeepSpeed.
+func (i *Installed) ID() string {
+	if i == nil {
+		return ""
+	}
+	return i.Version + " " + i.Record
+}
+
 // Build holds the targets in DeepSpeed's build record (git_version_info_installed.py).
 type Build struct {
 	Torch       string `json:"torch"`       // X.Y
@@ -172,6 +180,15 @@ func (f Facts) Home() string { return path.Join(f.SitePackages, ".dsbuild") }
 func (f Facts) CondaNote() string {
 	return fmt.Sprintf("conda keeps its own record of DeepSpeed (%s): conda remove and conda update would delete files "+
 		"that dsbuild installs", QuotePath(path.Join("conda-meta", path.Base(f.CondaRecord))))
+}
+
+// CanBeShared reports whether several machines may have mounted one file system of this type. All types count that are
+// not known to be local.
+func CanBeShared(fileSystem string) bool {
+	return !slices.Contains([]string{
+		"", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs", "f2fs", "jfs", "nilfs2", "reiserfs", "vfat", "exfat",
+		"ntfs3", "fuseblk", "tmpfs", "ramfs", "rootfs", "overlay", "fuse.fuse-overlayfs", "aufs", "squashfs", "erofs", "iso9660",
+	}, fileSystem)
 }
 
 // MissingPython returns the part of Python that a node lacks, "" if it lacks none.

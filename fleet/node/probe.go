@@ -147,7 +147,7 @@ func runProbe(
 	}
 	facts = got.assembleFacts(broken)
 	if p := got.python; p != nil && f.Each == nil && !SeesFolder(ctx, r, facts.SitePackages, p.Seen) {
-		facts.Elsewhere, facts.Writable, facts.SharedID = true, false, ""
+		facts.Elsewhere, facts.Writable = true, false
 	}
 	return facts, undone, nil
 }

@@ -63,8 +63,8 @@ func TestProbeReadsTorchAndDistsWithoutImporting(t *testing.T) {
 	if f.Dists["py-cpuinfo"] != "9.0" || f.Dists["torch"] != "2.15.0" {
 		t.Errorf("dists: %v", f.Dists)
 	}
-	if f.SitePackages != site || f.SharedID == "" || !f.Writable || f.FreeBytes == 0 || f.FreeTmpBytes == 0 {
-		t.Errorf("site-packages %q id %q writable %v free %d %d", f.SitePackages, f.SharedID, f.Writable, f.FreeBytes, f.FreeTmpBytes)
+	if f.SitePackages != site || f.FileSystem == "" || !f.Writable || f.FreeBytes == 0 || f.FreeTmpBytes == 0 {
+		t.Errorf("site-packages %q file system %q writable %v free %d %d", f.SitePackages, f.FileSystem, f.Writable, f.FreeBytes, f.FreeTmpBytes)
 	}
 	if f.ExternallyManaged || f.DeepSpeed != nil || f.Pip != "" || !strings.HasPrefix(f.CPU, "x86-64") || f.Glibc == "" {
 		t.Errorf("facts: %+v", f)

@@ -223,7 +223,7 @@ func (m *member) checkOperators(several bool) {
 	if o == nil {
 		return
 	}
-	if several && o.Network {
+	if several && node.CanBeShared(o.Type) {
 		m.addFinding(Disk, Warning,
 			"install a wheel with the ops, or set env: {TORCH_EXTENSIONS_DIR: /tmp/torch_extensions} in the inventory",
 			"torch compiles ops in %s, which is on %s, where nodes wait for each other's locks",

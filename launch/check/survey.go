@@ -80,10 +80,9 @@ type limits struct {
 
 // operators describes the folder in which torch compiles operators.
 type operators struct {
-	Folder  string     `json:"folder"`
-	Type    string     `json:"type"`    // of its file system; "": nobody chose it, and it does not exist
-	Network bool       `json:"network"` // other machines may share its file system
-	Locks   []staleFor `json:"locks"`
+	Folder string     `json:"folder"`
+	Type   string     `json:"type"` // of its file system; "": nobody chose it, and it does not exist
+	Locks  []staleFor `json:"locks"`
 }
 
 // staleFor is a lock that its build left behind: [path, seconds].

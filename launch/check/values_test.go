@@ -185,9 +185,9 @@ func TestLimitsAndLocks(t *testing.T) {
 	r := ready(2)
 	m := r.members[0]
 	m.survey.Limits = known(limits{MemLock: 64 << 10, RDMA: []string{"mlx5_0"}})
-	m.survey.Operators = known(operators{"/home/u/ext", "fuse.sshfs", true, []staleFor{{"/home/u/ext/fused_adam/lock", 7200}}})
+	m.survey.Operators = known(operators{"/home/u/ext", "fuse.sshfs", []staleFor{{"/home/u/ext/fused_adam/lock", 7200}}})
 	r.members[1].survey.Limits = known(limits{MemLock: -1, RDMA: []string{"mlx5_0"}})
-	r.members[1].survey.Operators = known(operators{"/tmp/ext", "ext4", false, nil})
+	r.members[1].survey.Operators = known(operators{"/tmp/ext", "ext4", nil})
 	for _, m := range r.members {
 		m.checkMemLock()
 		m.checkOperators(true)

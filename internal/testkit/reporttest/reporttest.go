@@ -88,7 +88,7 @@ func Good(i int) report.Node {
 		Facts: &node.Facts{
 			Python: "3.11.9", Executable: "/opt/train/venv/bin/python", Prefix: "/opt/train/venv", Tag: "cp311",
 			Platform: "linux_x86_64", Glibc: "2.36", CPU: "x86-64-v4", SitePackages: "/opt/train/venv/lib/python3.11/site-packages",
-			SharedID: fmt.Sprintf("%s:64769:%d", name, 131072+17*i), Writable: true, Pip: "24.0",
+			FileSystem: "ext4", Writable: true, Pip: "24.0",
 			Torch: "2.15.0", TorchCUDA: "13.2", Libstdcxx: "3.4.30", CXX11ABI: &abi, NCCL: "2.28.9", Transformers: "5.2.0",
 			Environment: "venv", GPUs: gpus, Driver: "590.48.01",
 			DeepSpeed: &node.Installed{Version: "0.18.2", Path: "/opt/train/venv/lib/python3.11/site-packages/deepspeed"},

@@ -19,6 +19,7 @@ from dsbuild_node.import_check import Failed
 
 PART = ".part"  # ends the name of an upload that is not whole
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
+TRIAL = ".dsbuild-try-"  # begins the name of a folder by which nodes find out that they share its parent
 GONE = ".dsbuild-gone"  # ends the name of a file or folder that is put aside, until sweep removes it
 
 
@@ -96,6 +97,14 @@ def sweep(path):
         remove(path)
     except OSError:
         pass
+
+
+def sweep_trials(folders):
+    """Removes what an interrupted run left in folders while it tested which nodes share them."""
+    for folder in folders:
+        for name in os.listdir(folder) if os.path.isdir(folder) else []:
+            if name.startswith(TRIAL):
+                sweep(os.path.join(folder, name))
 
 
 def put_aside(path, aside):

@@ -21,7 +21,7 @@ import time
 
 from dsbuild_node.agent import SIGNALS, Orders, answer, send, serve
 from dsbuild_node.controller import REQUEST, source_of
-from dsbuild_node.files import NETWORK, text
+from dsbuild_node.files import text
 
 CALLERS = 4096  # connections at the same time, if this program may have as many files
 PAYLOAD = 32 << 10  # more than a packet, to find a path that loses large packets
@@ -308,7 +308,7 @@ def operators():
     without removing them. Each is [path, age in seconds]."""
     chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
     folder = chosen or os.path.expanduser("~/.cache/torch_extensions")
-    found = {"folder": folder, "type": "", "network": False, "locks": []}
+    found = {"folder": folder, "type": "", "locks": []}
     # Without operators in it the usual folder says nothing: a wheel may hold them all.
     if not chosen and not os.path.isdir(folder):
         return found
@@ -316,7 +316,7 @@ def operators():
     for line in text("/proc/self/mounts").splitlines():
         place, kind = line.split()[1:3]
         if (real + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best):
-            best, found["type"], found["network"] = place, kind, kind in NETWORK
+            best, found["type"] = place, kind
     depth = folder.rstrip("/").count("/") + 2
     for at, inner, files in os.walk(folder):
         if at.count("/") >= depth:

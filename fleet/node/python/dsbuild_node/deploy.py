@@ -25,7 +25,7 @@ import zipfile
 from dsbuild_node.accepted import forget_signed, kept_answer, refuse_others, store_signed
 from dsbuild_node.changes import (
     GONE, Workplace, digest_of, end_sync, exists, installer_env, put_aside, remove, run_agent, run_program, save_json,
-    start_sync, sweep)
+    start_sync, sweep, sweep_trials)
 from dsbuild_node.check import check
 from dsbuild_node.distributions import (
     dist_info, dist_infos, home, installed, metadata_version, named_infos, normal, noted_extra_wheels, own_note,
@@ -468,6 +468,7 @@ class Environment(Workplace):
         the inbox, unless the controller only looks."""
         open_as_environment()
         self.take_lock(orders)
+        sweep_trials(sites())
         repaired, undone = self.repair()
         found = {"now": compared([f["sha256"] for f in REQUEST["files"]]), "previous": last_change(), "repaired": repaired, "undone": undone,
                  "run": self.last_run()}

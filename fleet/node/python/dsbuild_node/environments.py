@@ -13,7 +13,7 @@ import zipfile
 from dsbuild_node.accepted import forget_signed, kept_answer, store_signed
 from dsbuild_node.changes import (
     GONE, PART, Workplace, digest_of, end_sync, exists, installer_env, put_aside, remove, run_agent, run_program, save_json,
-    start_sync, sweep, sync_folder)
+    start_sync, sweep, sweep_trials, sync_folder)
 from dsbuild_node.distributions import dist_infos, normal
 from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import content, load_json, read_json
@@ -21,8 +21,8 @@ from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.known_files import EarlyInstaller, NotedFiles, note_files
 from dsbuild_node.places import (
-    CURRENT, FILES, HOME, NOTE, PLACE, PREVIOUS, PYTHONS, ROOT, Whole, describe, mark_of, python_of, site_of, stored,
-    target, unsafe, whole_of)
+    CURRENT, FILES, FOLDER, HOME, NOTE, PLACE, PREVIOUS, PYTHONS, ROOT, Whole, describe, listed_folders, mark_of, python_of,
+    site_of, stored, target, unsafe, whole_of)
 from dsbuild_node.record import record_rows, walk
 
 CACHE = os.path.join(HOME, "cache")
@@ -51,8 +51,9 @@ class Environments(Workplace):
         self.take_lock(orders)
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
             raise Failed("another run removed the bundled Python", "wait")
+        sweep_trials([PLACE, ROOT, os.path.dirname(ROOT), FOLDER, os.path.dirname(FOLDER)])
         repaired = self.repair()
-        found = {"current": describe(target(CURRENT)), "before": describe(target(PREVIOUS)), "repaired": repaired, "run": self.last_run()}
+        found = {"current": describe(target(CURRENT)), "before": describe(target(PREVIOUS)), "old": unlinked(), "repaired": repaired, "run": self.last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[], have=[])
         self.sweep_stored()
@@ -277,7 +278,10 @@ class Environments(Workplace):
             save_json(os.path.join(folder, NOTE), dict(order["mark"], own=self.own))
         before = target(CURRENT)
         same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
-        self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": True})
+        keep = order["keep"]
+        self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": keep == []})
+        if keep:
+            self.try_to_tidy(keep)
         if self.made:
             try:
                 note_files(name, self.known)  # last: to remove an environment touches the files that others share
@@ -323,17 +327,20 @@ class Environments(Workplace):
         self.note(change["journal"])
         remove(CHANGE)
         if change.get("tidy"):
-            try:
-                self.tidy()
-            except (OSError, subprocess.TimeoutExpired):
-                pass  # the next run removes it
+            self.try_to_tidy()
 
-    def tidy(self):
-        """Removes environments and files that no link needs, if the file system allows it."""
-        kept = (target(CURRENT), target(PREVIOUS))
-        for name in os.listdir(PLACE):
+    def try_to_tidy(self, keep=()):
+        try:
+            self.tidy(keep)
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # the next run removes it
+
+    def tidy(self, keep):
+        """Removes environments and files that no link needs, if the file system allows it. Environments to keep
+        may be in use on other nodes."""
+        for name in unlinked():
             path = os.path.join(PLACE, name)
-            if os.path.isdir(path) and not os.path.islink(path) and name not in kept and not name.startswith(".") and not in_use(path):
+            if name not in keep and not in_use(path):
                 self.take_away(path)
         try:
             needed, pythons = needs()
@@ -420,9 +427,10 @@ def needs():
     return needed, pythons
 
 
-def listed_folders(path):
-    """The names of the folders in a folder."""
-    return [n for n in (os.listdir(path) if os.path.isdir(path) else []) if os.path.isdir(os.path.join(path, n)) and not os.path.islink(os.path.join(path, n))]
+def unlinked():
+    """The names of the environments that no link needs."""
+    kept = (target(CURRENT), target(PREVIOUS))
+    return [name for name in listed_folders(PLACE) if name not in kept and not name.startswith(".")]
 
 
 def is_old(folder):

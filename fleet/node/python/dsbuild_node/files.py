@@ -3,9 +3,6 @@ import errno
 import json
 import os
 
-# Types of file systems that several machines may share.
-NETWORK = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "smb3", "gpfs", "glusterfs", "fuse.glusterfs",
-           "fuse.sshfs", "afs", "orangefs", "wekafs", "fuse.juicefs", "fuse.ceph", "panfs")
 MOST_LEVELS = 100  # of a JSON value
 
 

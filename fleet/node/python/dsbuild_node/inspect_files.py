@@ -6,7 +6,7 @@ import os
 from dsbuild_node.distributions import (
     dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites)
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.files import load_json, text
+from dsbuild_node.files import content, load_json, text
 from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
 from dsbuild_node.record import (
     HASHES, altered, file_digest, is_code, is_vouched, owners, record_rows, unknown_entries, walk, wrong_byte_code)
@@ -96,9 +96,40 @@ def some(paths):
     return ", ".join(paths[:4]) + (" and more" if paths[4:] else "")
 
 
+def interpreter_of(path):
+    """The Python that a command starts by its path, "" for any other program."""
+    first, _, rest = content(path, 1024).partition(b"\n")
+    words = first[2:].split() if first.startswith(b"#!") else []
+    if words[:1] == [b"/bin/sh"] and rest.startswith(b"'''exec' "):  # where the path is too long for the first line
+        words = rest.split(None, 2)[1:]
+    program = os.fsdecode(words[0].strip(b'"')) if words else ""
+    return program if program.startswith("/") and os.path.basename(program).startswith("python") else ""
+
+
+def folder_id(path):
+    """(device, inode) of the folder of a file; None if it does not exist."""
+    try:
+        st = os.stat(os.path.dirname(path))
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino
+
+
+def tell_foreign_commands(site, rows):
+    """Reports commands that start a Python outside this environment: nodes may have mounted one environment
+    at several paths, and its commands know one of them."""
+    for row in rows:
+        path = os.path.normpath(os.path.join(site, row[0]))
+        program = interpreter_of(path) if row[0].startswith("../") and os.path.basename(os.path.dirname(path)) == "bin" else ""
+        if program and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
+            emit({"wrong": "command %s starts the Python of another environment: %s" % (path, program), "advice": "other-python"})
+            return
+
+
 def look_at_files(info):
     """The files of DeepSpeed, their digests and their faults."""
     rows, here = record_rows(info), os.open(".", os.O_PATH)
+    tell_foreign_commands(os.path.dirname(info), rows or [])
     os.chdir(os.path.dirname(info))
     try:
         files, others, besides, links = digests(rows)

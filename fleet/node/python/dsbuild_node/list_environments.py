@@ -3,7 +3,7 @@ import os
 
 from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.places import CURRENT, HOME, PLACE, PREVIOUS, ROOT, describe, mark_of, stored, target, unsafe, whole_of
-from dsbuild_node.probe import free, listed, site_id
+from dsbuild_node.probe import file_system, free, listed
 from dsbuild_node.view import existing, seen_by_node
 
 
@@ -25,5 +25,5 @@ def follow(_):
     danger, (bytes_free, writable) = unsafe(), room()
     emit({"unsafe": danger} if danger else {"looked": {
         "current": describe(target(CURRENT)), "previous": describe(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
-        "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "site": site_id(PLACE),
+        "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "file_system": file_system(PLACE),
         "seen": seen_by_node(existing(PLACE)), "seen_at": existing(PLACE)}})

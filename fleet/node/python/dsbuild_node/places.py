@@ -68,6 +68,11 @@ def whole_of(digest):
     return ""
 
 
+def listed_folders(path):
+    """The names of the folders in a folder, without links."""
+    return [n for n in (os.listdir(path) if os.path.isdir(path) else []) if os.path.isdir(os.path.join(path, n)) and not os.path.islink(os.path.join(path, n))]
+
+
 def stored(files):
     """The sha256 of those files that the node has."""
     return [f["sha256"] for f in files if os.path.isfile(os.path.join(FILES, f["sha256"], f["name"]))]

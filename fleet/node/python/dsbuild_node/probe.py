@@ -7,7 +7,7 @@ import sys
 from dsbuild_node.distributions import (
     home, installed, metadata_of, named_infos, normal, noted_extra_wheels, record_sha256, scripts_folder, sites)
 from dsbuild_node.controller import REQUEST, emit, module
-from dsbuild_node.files import NETWORK, content, foreign_owner, load_json, owner_name, text
+from dsbuild_node.files import content, foreign_owner, load_json, owner_name, text
 from dsbuild_node.in_use import users
 from dsbuild_node.view import existing, seen_by_node
 
@@ -21,40 +21,18 @@ def unescape(s):
     return s
 
 
-def mount_of(path):
-    """(file system type, source) of the mount that holds path."""
-    best = ("", "", "")
+def file_system(path):
+    """The type of the file system that holds path, or its nearest parent that exists."""
+    path, best = os.path.realpath(path), ("", "")
     for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
         left, _, right = line.partition(" - ")
         if len(left.split(" ")) < 5 or " " not in right:
             continue
         point = unescape(left.split(" ")[4])
-        kind, source = right.split(" ")[:2]
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
         # Of two mounts on one point the later hides the earlier.
-        if inside and len(point) >= len(best[0]):
-            best = (point, kind, unescape(source))
-    return best[1], best[2]
-
-
-def machine():
-    """A name of the running kernel, equal in every container on it."""
-    return (text("/proc/sys/kernel/random/boot_id") or text("/etc/machine-id")).strip() or os.uname()[1]
-
-
-def site_id(path):
-    """Equal on two nodes exactly if they see one and the same directory there.
-
-    Inode and device numbers repeat from machine to machine, so a local file
-    system counts with its kernel; a network one with its server."""
-    try:
-        st = os.stat(path)
-    except OSError:
-        return ""
-    kind, source = mount_of(path)
-    if kind in NETWORK and source:
-        return "%s:%s:%d" % (kind.rstrip("34"), source, st.st_ino)
-    return "local:%s:%d:%d" % (machine(), st.st_dev, st.st_ino)
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
+            best = (point, right.split(" ")[0])
+    return best[1]
 
 
 def free(path):
@@ -299,7 +277,7 @@ def probe(installed, taken, drift):
     deepspeed, infos = installed(), [info for name, info in named_infos() if name == "deepspeed"]
     folders = [folder for folder in (os.path.join(place, "deepspeed") for place in places) if os.path.isdir(folder)]
     facts.update({
-        "site_packages": places[0], "site_id": site_id(places[0]), "seen": seen_by_node(existing(places[0])),
+        "site_packages": places[0], "file_system": file_system(places[0]), "seen": seen_by_node(existing(places[0])),
         "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
         "writable": all(os.access(p, os.W_OK) for p in places + infos + folders + [p for p in (scripts, kept) if os.path.isdir(p)]),

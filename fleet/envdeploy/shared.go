@@ -1,0 +1,109 @@
+package envdeploy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+var usersProgram = node.NewProgram("find_environments")
+
+// folderUsers are the processes that use environments of a name on a node.
+type folderUsers struct {
+	Place   string                    `json:"place"`   // the folder of the environments
+	Current string                    `json:"current"` // the name of the current one; "" for none
+	Users   map[string]node.Processes `json:"users"`   // by the name of an environment
+}
+
+// askUsers asks a node which environments its processes use.
+func (d *Deploy) askUsers(ctx context.Context, n *fleet.Node) (got folderUsers, err error) {
+	program := d.opt.Lock.Program()
+	if d.opt.Lock.Brings() {
+		program = "python3" // its own would have to be looked for
+	}
+	err = node.Script{Python: program, Program: usersProgram, Request: d.where()}.Run(ctx, n.Runner,
+		func(m json.RawMessage) error { return node.Decode(m, &got) })
+	if err == nil && got.Place == "" {
+		err = errors.New("no output from the node")
+	}
+	return got, err
+}
+
+// findSharing finds out which nodes share the folder of the environments.
+func (d *Deploy) findSharing(ctx context.Context, plan change.Decisions, known []ProbeResult) *change.Sharing {
+	folders := make([]change.Folder, len(known))
+	for i, n := range known {
+		folders[i].Node = d.nodes[i].Node
+		if n.Err == nil && n.State != nil && !n.Facts.Elsewhere {
+			folders[i].Path, folders[i].Type = n.State.Place, n.State.FileSystem
+			if n.State.Current != nil {
+				folders[i].Sees = n.State.Current.Name
+			}
+		}
+	}
+	return d.FindSharing(ctx, plan, folders, func(
+		ctx context.Context, n *fleet.Node,
+	) (folder string, users node.Processes, err error) {
+		got, err := d.askUsers(ctx, n)
+		if got.Current != "" {
+			n.JobsOf = path.Join(got.Place, got.Current, "bin/python")
+		}
+		return got.Place, got.Users[got.Current], err
+	})
+}
+
+// removeAskLimit is how long dsbuild tries to reach all nodes that share the folder before it removes old environments.
+const removeAskLimit = 15 * time.Second
+
+// usedElsewhere returns the names of those old environments that the switch must not remove: another node that shares
+// the folder uses them, or cannot be asked. It warns of them.
+func (n *nodeState) usedElsewhere(ctx context.Context) []string {
+	old := slices.Clone(n.begun.Old)
+	switch before, current := n.begun.Before, n.begun.Current; {
+	case current != nil && current.Digest == n.plan.Set.Digest: // it is made anew
+		old = append(old, current.Name)
+	case before != nil:
+		old = append(old, before.Name)
+	}
+	old = slices.DeleteFunc(old, func(name string) bool { return name == n.files.Name })
+	hosts := n.run.sharing.Others(n.index)
+	if len(old) == 0 || len(hosts) == 0 {
+		return []string{}
+	}
+	visitors := lists.Map(hosts, n.run.Fleet.Visitor)
+	users := make([]folderUsers, len(visitors))
+	errs := n.run.Fleet.Ask(ctx, visitors, removeAskLimit, func(ctx context.Context, i int) (err error) {
+		users[i], err = n.run.askUsers(ctx, visitors[i])
+		return err
+	})
+	keep, silent := map[string]bool{}, []string{}
+	for i, on := range visitors {
+		on.Disconnect()
+		if errs[i] != nil {
+			silent = append(silent, on.Host.Name)
+			continue
+		}
+		for _, name := range old {
+			if what := change.DescribeProcesses(users[i].Users[name]); what.Text != "" && !keep[name] {
+				keep[name] = true
+				n.Warn("keeps old environment %s: on %s, %s", node.PlainVersion(name), nodeerr.Own(on.Host.Name), what)
+			}
+		}
+	}
+	if len(silent) > 0 {
+		n.Warn("keeps old environments: cannot ask %s, which may use them", ui.FoldShort(silent))
+		return old
+	}
+	return append([]string{}, slices.Sorted(maps.Keys(keep))...) // not null
+}
