@@ -2,6 +2,7 @@
 digests of the files; the control node judges them. Writes nothing."""
 import hashlib
 import os
+import sys
 
 from dsbuild_node.distributions import (
     dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites)
