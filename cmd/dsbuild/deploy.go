@@ -101,7 +101,8 @@ func (f deployFlags) options(ctx context.Context, a *app) (opt deploy.Options, e
 	opt.Verify = f.verify
 	opt.Options, opt.Rules, err = f.change.options(ctx, a, f.nodes, f.send)
 	opt.Force, opt.PipWheel = f.force, deploy.DefaultPip()
-	opt.Gate = newGate(a, f.change.gate, "dsbuild rollback INVENTORY", opt.Options)
+	undo := func(run string, _ []string) string { return "dsbuild rollback INVENTORY --run " + run }
+	opt.Gate = newGate(a, f.change.gate, undo, opt.Options)
 	return opt, err
 }
 

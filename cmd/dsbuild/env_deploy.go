@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -100,7 +102,11 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 		return opt, err
 	}
 	opt.Force = f.force
-	undo := "dsbuild env rollback INVENTORY --lock " + remote.Quote(f.lock)
+	undo := func(_ string, nodes []string) string {
+		limit := ui.FoldNames(nodes)
+		return fmt.Sprintf("dsbuild env rollback INVENTORY --lock %s --limit %s",
+			node.PlainPath(f.lock, remote.Quote(f.lock)), node.PlainPath(limit, remote.Quote(limit)))
+	}
 	opt.Gate = newGate(a, f.change.gate, undo, opt.Options)
 	file := strings.TrimSuffix(f.lock, filepath.Ext(f.lock)) + ".yaml"
 	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {

@@ -50,8 +50,10 @@ func parseGate(text string) (string, error) {
 	return text, nil
 }
 
-// newGate returns the gate of a command; nil without --gate. undo is the command that rolls nodes back.
-func newGate(a *app, command, undo string, opt fleet.Options) *change.Gate {
+// newGate returns the gate of a command; nil without --gate. undo returns the command that rolls nodes back.
+func newGate(
+	a *app, command string, undo func(run string, nodes []string) string, opt fleet.Options,
+) *change.Gate {
 	if command == "" {
 		return nil
 	}

@@ -50,7 +50,7 @@ func TestGate(t *testing.T) {
 	out, said := program(t, home, 3, ship(fails, "--report", "r.json")...)
 	for _, want := range []string{
 		"node[2-3] (2 nodes): skipped: gate failed after the first batch (node1): exit status 7\n",
-		"\ngate failed after the first batch (node1): exit status 7\n  hint: fix the cause and rerun, or roll the first batch back: dsbuild rollback " + inv + " --limit node1\n",
+		"\ngate failed after the first batch (node1): exit status 7\n  hint: fix the cause and rerun, or roll the first batch back: dsbuild rollback " + inv + " --run 20",
 		"\n1 of 3 nodes ok, 2 skipped\n",
 	} {
 		if !strings.Contains(out, want) {
@@ -68,6 +68,11 @@ func TestGate(t *testing.T) {
 		t.Errorf("the report has the gate %+v", whole.Gate)
 	}
 	untouched("a gate that failed")
+	_, hint, _ := strings.Cut(whole.Gate.Hint, "roll the first batch back: dsbuild ")
+	if out, _ := program(t, home, 0, strings.Fields(hint)...); !strings.Contains(out, "node1") {
+		t.Errorf("the hint %q does\n%s", hint, out)
+	}
+	untouched("the rollback of the first batch")
 
 	self, err := os.Executable()
 	if err != nil {
@@ -136,6 +141,7 @@ func TestGateEnds(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
 	a := &app{reporter: ui.New(&said, ui.Options{})}
+	undo := func(string, []string) string { return "dsbuild rollback INVENTORY" }
 	begin := time.Now()
 	child := filepath.Join(t.TempDir(), "pid")
 	for command, want := range map[string]string{
@@ -143,7 +149,7 @@ func TestGateEnds(t *testing.T) {
 		"sleep 60 >/dev/null 2>&1 & echo $! >" + child: "",
 		"no-such-program-here":                         "exit status 127",
 	} {
-		g := newGate(a, command, "", fleet.Options{Timeout: time.Second})
+		g := newGate(a, command, undo, fleet.Options{Timeout: time.Second})
 		if got := g.Check(t.Context(), "run", []string{"gpu1"}, report.Empty("deploy")); got.Error != want {
 			t.Errorf("%s: %q, want %q", command, got.Error, want)
 		}
@@ -158,7 +164,7 @@ func TestGateEnds(t *testing.T) {
 	if state, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"); err == nil && !bytes.Contains(state, []byte(") Z ")) {
 		t.Errorf("a program of the gate still runs: %s", state)
 	}
-	if newGate(a, "", "", fleet.Options{}) != nil {
+	if newGate(a, "", undo, fleet.Options{}) != nil {
 		t.Error("without --gate there is a gate")
 	}
 }

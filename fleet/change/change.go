@@ -12,13 +12,11 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/release/signing"
 )
@@ -38,8 +36,8 @@ type Rules struct {
 
 // Gate decides after the first batch whether the others follow.
 type Gate struct {
-	Command string // as shown to the user
-	Undo    string // the command that rolls nodes back, for hints
+	Command string                                  // as shown to the user
+	Undo    func(run string, nodes []string) string // the command that rolls them back, for hints
 	// Run gets the changed nodes that are ok, and the report on the first batch. An error stops the run.
 	Run func(ctx context.Context, run string, nodes []string, batch *report.Report) error
 }
@@ -49,9 +47,7 @@ func (g *Gate) Check(ctx context.Context, run string, nodes []string, batch *rep
 	outcome := &report.Gate{Command: g.Command, Nodes: nodes}
 	if err := g.Run(ctx, run, nodes, batch); err != nil {
 		outcome.Error = ui.OneLine(err.Error())
-		limit := ui.FoldNames(nodes)
-		outcome.Hint = fmt.Sprintf("fix the cause and rerun, or roll the first batch back: %s --limit %s",
-			g.Undo, node.PlainPath(limit, remote.Quote(limit)))
+		outcome.Hint = "fix the cause and rerun, or roll the first batch back: " + g.Undo(run, nodes)
 	}
 	return outcome
 }
