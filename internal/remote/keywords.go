@@ -19,9 +19,9 @@ type keyword struct {
 // The reasons that several keywords share.
 const (
 	strict   = "known_hosts alone decides"
-	sessions = "dsbuild opens the sessions itself"
-	forwards = "dsbuild forwards nothing"
-	ownTime  = "dsbuild has its own limits"
+	sessions = "ssh opens no session here"
+	forwards = "nothing is forwarded"
+	ownTime  = "the limits are built in"
 	sharing  = "ControlPath decides"
 	ofOthers = "no effect without a keyword that OpenSSH gets"
 	display  = "what ssh shows"
@@ -61,8 +61,8 @@ func keywords() map[string]keyword {
 		"include": {idle: resolved}, "match": {idle: resolved}, "tag": {idle: resolved},
 
 		"nohostauthenticationforlocalhost": {idle: strict}, "stricthostkeychecking": {idle: strict},
-		"verifyhostkeydns": {idle: strict}, "hashknownhosts": {idle: "dsbuild writes no known_hosts"},
-		"updatehostkeys": {idle: "dsbuild writes no known_hosts"},
+		"verifyhostkeydns": {idle: strict}, "hashknownhosts": {idle: "known_hosts is not written"},
+		"updatehostkeys": {idle: "known_hosts is not written"},
 
 		"enablesshkeysign": {idle: ofOthers}, "gssapiclientidentity": {idle: ofOthers},
 		"gssapidelegatecredentials": {idle: ofOthers}, "gssapikexalgorithms": {idle: ofOthers},
