@@ -48,7 +48,7 @@ type BundleWheel struct {
 
 	Path     string   `json:"-"` // of the file, once read
 	Requires []string `json:"-"` // PEP 508, likewise
-	Commands []string `json:"-"` // that it installs into the environment, likewise
+	Commands []string `json:"-"` // that it installs into the environment
 	Tags     []string `json:"-"` // likewise
 }
 

@@ -60,7 +60,7 @@ type Facts struct {
 	Leftovers bool              `json:"leftovers"`       // files of a run that was cut off lie in Home
 	Dists     map[string]string `json:"dists,omitempty"` // distributions by normalised name
 	// Taken has the commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, the
-	// site-packages of another Python that does, "" for none.
+	// site-packages of another Python that does, or empty.
 	Taken map[string]string `json:"taken,omitempty"`
 	// ExtraWheels has the sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name.
 	ExtraWheels  map[string]string `json:"extra_wheels,omitempty"`
