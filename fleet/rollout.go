@@ -58,8 +58,8 @@ func NewRollout(ready, waiting [][]int, sizes Serial) *Rollout {
 	return r
 }
 
-// Total returns the number of nodes to be changed.
-func (r *Rollout) Total() int { return r.total }
+// Left returns the number of nodes in the groups that are still to come.
+func (r *Rollout) Left() int { return len(slices.Concat(slices.Concat(r.ready, r.waiting)...)) }
 
 // nextGroup takes the next group; it is empty when all groups have been taken.
 func (r *Rollout) nextGroup() []int {

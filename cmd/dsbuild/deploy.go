@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -90,7 +91,17 @@ func runDeploy(ctx context.Context, a *app, f deployFlags) error {
 	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newDeployPlan(plan), err); done {
 		return err
 	}
-	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))
+	r := d.Apply(ctx)
+	if f.gate(a, opt.Options).pass(ctx, d.Run, r) {
+		r = d.Report()
+	}
+	return reportOutcome(ctx, a, f.nodes, r)
+}
+
+// gate returns the gate of a run.
+func (f deployFlags) gate(a *app, opt fleet.Options) gate {
+	undo := func(run string, _ []string) string { return "dsbuild rollback INVENTORY --run " + run }
+	return gate{a, f.change.gate, undo, opt}
 }
 
 // options checks the flags, and reads the inventory and the policy. It reads no wheels: ship builds them.
@@ -101,8 +112,6 @@ func (f deployFlags) options(ctx context.Context, a *app) (opt deploy.Options, e
 	opt.Verify = f.verify
 	opt.Options, opt.Rules, err = f.change.options(ctx, a, f.nodes, f.send)
 	opt.Force, opt.PipWheel = f.force, deploy.DefaultPip()
-	undo := func(run string, _ []string) string { return "dsbuild rollback INVENTORY --run " + run }
-	opt.Gate = newGate(a, f.change.gate, undo, opt.Options)
 	return opt, err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
@@ -86,7 +87,21 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newEnvPlan(plan), err); done {
 		return err
 	}
-	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))
+	r := d.Apply(ctx)
+	if f.gate(a, opt.Options).pass(ctx, d.Run, r) {
+		r = d.Report()
+	}
+	return reportOutcome(ctx, a, f.nodes, r)
+}
+
+// gate returns the gate of a run.
+func (f envDeployFlags) gate(a *app, opt fleet.Options) gate {
+	undo := func(_ string, nodes []string) string {
+		limit := ui.FoldNames(nodes)
+		return fmt.Sprintf("dsbuild env rollback INVENTORY --lock %s --limit %s",
+			node.PlainPath(f.lock, remote.Quote(f.lock)), node.PlainPath(limit, remote.Quote(limit)))
+	}
+	return gate{a, f.change.gate, undo, opt}
 }
 
 // options checks the flags, reads the lockfile, the inventory and the policy, and collects the locked files.
@@ -102,12 +117,6 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 		return opt, err
 	}
 	opt.Force = f.force
-	undo := func(_ string, nodes []string) string {
-		limit := ui.FoldNames(nodes)
-		return fmt.Sprintf("dsbuild env rollback INVENTORY --lock %s --limit %s",
-			node.PlainPath(f.lock, remote.Quote(f.lock)), node.PlainPath(limit, remote.Quote(limit)))
-	}
-	opt.Gate = newGate(a, f.change.gate, undo, opt.Options)
 	file := strings.TrimSuffix(f.lock, filepath.Ext(f.lock)) + ".yaml"
 	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {
 		a.reporter.Warn("%s is out of date: %s has changed; to update the lockfile, run: dsbuild env lock %[2]s",

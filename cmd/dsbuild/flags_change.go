@@ -48,7 +48,7 @@ func (f *changeFlags) add(cmd *cobra.Command) {
 func (f changeFlags) options(
 	ctx context.Context, a *app, nodes nodeFlags, send sendFlags,
 ) (opt fleet.Options, rules change.Rules, err error) {
-	rules.DryRun, rules.InUse, rules.Serial = f.dryRun, f.inUse, f.serial
+	rules.DryRun, rules.InUse, rules.Serial, rules.Gate = f.dryRun, f.inUse, f.serial, f.gate != ""
 	rules.Bandwidth, rules.Relay = send.options()
 	opt, inv, err := nodes.options(ctx, a)
 	if err != nil {

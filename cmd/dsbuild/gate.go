@@ -50,37 +50,50 @@ func parseGate(text string) (string, error) {
 	return text, nil
 }
 
-// newGate returns the gate of a command; nil without --gate. undo returns the command that rolls nodes back.
-func newGate(
-	a *app, command string, undo func(run string, nodes []string) string, opt fleet.Options,
-) *change.Gate {
-	if command == "" {
-		return nil
+// gate is --gate of one run.
+type gate struct {
+	app     *app
+	command string
+	undo    func(run string, nodes []string) string // returns the command that rolls nodes back
+	opt     fleet.Options
+}
+
+// pass runs the gate if a run waits for it, and lets the run continue or not. It reports whether it ran; soFar is the
+// report until then.
+func (g gate) pass(ctx context.Context, run *change.Run, soFar *report.Report) bool {
+	changed, batch := run.AtGate()
+	if len(changed) == 0 {
+		return false
 	}
-	run := func(ctx context.Context, id string, nodes []string, batch *report.Report) error {
-		if command == checkGate {
-			return checkNodes(ctx, a, opt, batch.Of(nodes))
-		}
-		return runGate(ctx, a, command, id, nodes, batch)
+	run.PassGate(ctx, g.outcome(ctx, run.Fleet.Run, changed, soFar.Of(batch)))
+	return true
+}
+
+// outcome runs the gate on nodes. It has the time limit of a long step.
+func (g gate) outcome(ctx context.Context, run string, nodes []string, batch *report.Report) *report.Gate {
+	limit := cmp.Or(g.opt.Timeout, change.GateLimit)
+	limited, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("timed out after %s (--timeout raises the limit)", ui.Duration(limit)))
+	defer cancel()
+	step := g.app.reporter.Step(fmt.Sprintf("gate on %s: %s", ui.FoldShort(nodes), ui.OneLine(g.command)))
+	var err error
+	if g.command == checkGate {
+		err = checkNodes(limited, g.app, g.opt, batch.Of(nodes))
+	} else {
+		err = runGate(limited, g.app, g.command, run, nodes, batch)
 	}
-	limited := func(ctx context.Context, id string, nodes []string, batch *report.Report) error {
-		limit := cmp.Or(opt.Timeout, change.GateLimit)
-		within, cancel := context.WithTimeoutCause(ctx, limit,
-			fmt.Errorf("timed out after %s (--timeout raises the limit)", ui.Duration(limit)))
-		defer cancel()
-		step := a.reporter.Step(fmt.Sprintf("gate on %s: %s", ui.FoldShort(nodes), ui.OneLine(command)))
-		err := run(within, id, nodes, batch)
-		if within.Err() != nil {
-			err = context.Cause(within)
-		}
-		if err != nil {
-			step.End(ui.Failed, "")
-			return err
-		}
-		step.End(ui.Done, "")
-		return nil
+	if limited.Err() != nil {
+		err = context.Cause(limited)
 	}
-	return &change.Gate{Command: command, Undo: undo, Run: limited}
+	outcome := &report.Gate{Command: g.command, Nodes: nodes}
+	if err != nil {
+		step.End(ui.Failed, "")
+		outcome.Error = ui.OneLine(err.Error())
+		outcome.Hint = "fix the cause and rerun, or roll the first batch back: " + g.undo(run, nodes)
+		return outcome
+	}
+	step.End(ui.Done, "")
+	return outcome
 }
 
 // runGate runs the user's command. Its output appears line by line.

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
@@ -191,22 +190,21 @@ func deployOnce(ctx context.Context, a *app, f deployFlags) (nightly.Nodes, erro
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
-	gate := opt.Gate
-	opt.Gate = nil // it runs after all batches
+	opt.Gate = false // it runs after all batches
 	d := deploy.New(opt)
 	defer d.Close()
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return reportAtNight(ctx, f.nodes, gate, d.Fleet.Run, d.Apply(ctx))
+	return reportAtNight(ctx, f.nodes, f.gate(a, opt.Options), d.Fleet.Run, d.Apply(ctx))
 }
 
 // reportAtNight writes the reports of a deploy after its gate, and sums it up.
 func reportAtNight(
-	ctx context.Context, nodes nodeFlags, gate *change.Gate, run string, r *report.Report,
+	ctx context.Context, nodes nodeFlags, g gate, run string, r *report.Report,
 ) (nightly.Nodes, error) {
-	if gate != nil && r.Err() == nil && ctx.Err() == nil {
-		r.Gate = gate.Check(ctx, run, lists.Map(r.Nodes, func(n report.Node) string { return n.Name }), r)
+	if g.command != "" && r.Err() == nil && ctx.Err() == nil {
+		r.Gate = g.outcome(ctx, run, lists.Map(r.Nodes, func(n report.Node) string { return n.Name }), r)
 	}
 	r.EditHints(nodes.nameInventory)
 	n := nightly.Nodes{OK: r.Summary.OK, All: len(r.Nodes), Verdict: ui.Clean(r.Verdict())}
@@ -256,12 +254,11 @@ func deployEnvOnce(
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
-	gate := opt.Gate
-	opt.Gate = nil // it runs after all batches
+	opt.Gate = false // it runs after all batches
 	d := envdeploy.New(opt)
 	defer d.Close()
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return reportAtNight(ctx, f.nodes, gate, d.Fleet.Run, d.Apply(ctx))
+	return reportAtNight(ctx, f.nodes, f.gate(a, opt.Options), d.Fleet.Run, d.Apply(ctx))
 }

@@ -152,6 +152,9 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 		a.reporter.Note("%s", line)
 	}
 	done, err := s.Run(ctx)
+	if f.deploy.gate(a, deployment.Options).pass(ctx, d.Run, done) {
+		done, err = s.Outcome(ctx)
+	}
 	return errors.Join(err, printReport(a, f.deploy.nodes, done))
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
-	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/release/signing"
 )
 
@@ -27,29 +26,11 @@ type Rules struct {
 	Force     bool            // also change nodes that already have the result
 	InUse     InUse           // the policy for nodes whose environment is in use
 	Serial    fleet.Serial    // batch sizes; nil means one batch of all nodes
-	Gate      *Gate           // decides after the first batch whether the others follow; nil means that they do
+	Gate      bool            // stop after the first batch, until PassGate
 	Bandwidth *rate.Limiter   // bytes per second of all uploads together; nil means no limit
 	Relay     relay.Options   // how nodes relay files to each other
 	Policy    *signing.Policy // the wheels that nodes accept; nil means all
 	LockWait  time.Duration   // how long an agent waits for the lock; zero means lockWait
-}
-
-// Gate decides after the first batch whether the others follow.
-type Gate struct {
-	Command string                                  // as shown to the user
-	Undo    func(run string, nodes []string) string // the command that rolls them back, for hints
-	// Run gets the changed nodes that are ok, and the report on the first batch. An error stops the run.
-	Run func(ctx context.Context, run string, nodes []string, batch *report.Report) error
-}
-
-// Check runs the gate, and returns its outcome.
-func (g *Gate) Check(ctx context.Context, run string, nodes []string, batch *report.Report) *report.Gate {
-	outcome := &report.Gate{Command: g.Command, Nodes: nodes}
-	if err := g.Run(ctx, run, nodes, batch); err != nil {
-		outcome.Error = ui.OneLine(err.Error())
-		outcome.Hint = "fix the cause and rerun, or roll the first batch back: " + g.Undo(run, nodes)
-	}
-	return outcome
 }
 
 // Timeouts of the steps.
@@ -76,8 +57,11 @@ type Run struct {
 	AgentFindsJobs bool
 
 	by      string // the user, for journals
-	gate    *report.Gate
-	adopted bool // the survey has ended, with a plan
+	rest    *batches
+	waiting []string     // the changed nodes of the first batch, while the run waits for its gate
+	batch   []string     // all nodes of that batch
+	gate    *report.Gate // the outcome of the gate
+	adopted bool         // the survey has ended, with a plan
 }
 
 // NewRun prepares a run without contacting a node.
@@ -137,43 +121,58 @@ type Upload struct {
 	NoRelay bool // only the controller may send it
 }
 
+// batches are the changes that a run has still to make.
+type batches struct {
+	title     string
+	work      []Work
+	unchanged []int // nodes that need no change; the first batch verifies them
+	rollout   *fleet.Rollout
+	start     time.Time
+}
+
 // Change takes nodes through their work, batch by batch. work is in inventory order. Nodes that share an environment
-// follow the node that changes it; nodes that need no change are verified with the first batch. soFar returns the report,
-// for the gate.
-func (r *Run) Change(ctx context.Context, title string, work []Work, soFar func() *report.Report) {
+// follow the node that changes it; nodes that need no change are verified with the first batch. With Rules.Gate it
+// returns after the first batch (AtGate), and PassGate continues.
+func (r *Run) Change(ctx context.Context, title string, work []Work) {
 	if !r.adopted {
 		return // the survey was interrupted
 	}
 	plan := Decisions(lists.Map(work, func(w Work) *Decision { return w.Plan }))
-	var unchanged []int
-	bytes := int64(0)
+	r.rest = &batches{title: title, work: work, rollout: plan.rollout(r.Rules.Serial), start: time.Now()}
 	for i, w := range work {
-		switch w.Plan.Action {
-		case UpToDate, Leave:
-			unchanged = append(unchanged, i)
-		case Install:
-			for _, f := range w.Files {
-				bytes += f.Size
-			}
+		if w.Plan.Action == UpToDate || w.Plan.Action == Leave {
+			r.rest.unchanged = append(r.rest.unchanged, i)
 		}
 		w.Plan.sharing = lists.Map(plan.membersOf(i)[1:], func(i int) *fleet.Node { return work[i].Node })
 		for _, o := range w.Plan.outside {
 			w.Plan.sharing = append(w.Plan.sharing, o.Node)
 		}
 	}
-	rollout := plan.rollout(r.Rules.Serial)
-	defer r.Fleet.Show(title, rollout.Total()+len(unchanged), bytes)()
-	start := time.Now()
-	for group := r.Fleet.NextGroup(rollout); len(group)+len(unchanged) > 0; group = r.Fleet.NextGroup(rollout) {
-		leaders := lists.Map(unchanged, func(i int) fleet.Task { return work[i].Task })
-		unchanged = nil
+	r.changeRest(ctx)
+}
+
+// changeRest changes the remaining batches, up to a gate.
+func (r *Run) changeRest(ctx context.Context) {
+	rest, work := r.rest, r.rest.work
+	bytes := int64(0)
+	for _, w := range work {
+		if w.Plan.Action == Install && w.Node.Status == report.Skipped {
+			for _, f := range w.Files {
+				bytes += f.Size
+			}
+		}
+	}
+	defer r.Fleet.Show(rest.title, rest.rollout.Left()+len(rest.unchanged), bytes)()
+	for group := r.Fleet.NextGroup(rest.rollout); len(group)+len(rest.unchanged) > 0; group = r.Fleet.NextGroup(rest.rollout) {
+		leaders := lists.Map(rest.unchanged, func(i int) fleet.Task { return work[i].Task })
+		rest.unchanged = nil
 		var followers []fleet.Task
 		files := map[fleet.LocalFile][]*fleet.Node{}
 		for _, i := range group {
 			w := work[i]
 			w.Plan.deadline = time.Now().Add(r.Rules.InUse.Wait)
 			if w.Plan.WaitsForIdle { // counted from the start of the change
-				w.Plan.deadline = start.Add(r.Rules.InUse.Wait)
+				w.Plan.deadline = rest.start.Add(r.Rules.InUse.Wait)
 			}
 			if w.Plan.Action == Shared {
 				followers = append(followers, w.Task)
@@ -193,31 +192,40 @@ func (r *Run) Change(ctx context.Context, title string, work []Work, soFar func(
 		}
 		r.Fleet.RunSteps(ctx, leaders, r.Fleet.StopWhen(len(r.Fleet.Failed())))
 		r.Fleet.RunSteps(ctx, followers, r.Fleet.StopWhen(len(r.Fleet.Failed())))
-		if !r.Fleet.FinishGroup(ctx, rollout, group) || !r.passGate(ctx, rollout, group, soFar) {
+		if !r.Fleet.FinishGroup(ctx, rest.rollout, group) || r.stopAtGate(ctx, group) {
 			return
 		}
 	}
 }
 
-// passGate runs the gate after the first batch with an ok node. It reports whether the next batch may begin.
-func (r *Run) passGate(ctx context.Context, rollout *fleet.Rollout, group []int, soFar func() *report.Report) bool {
-	var all, ok []string
+// stopAtGate reports whether the run waits for its gate: after the first batch with an ok node.
+func (r *Run) stopAtGate(ctx context.Context, group []int) bool {
+	if !r.Rules.Gate || r.gate != nil || ctx.Err() != nil {
+		return false
+	}
+	r.waiting, r.batch = nil, nil
 	for _, i := range group {
 		n := r.Fleet.Nodes[i]
-		all = append(all, n.Host.Name)
+		r.batch = append(r.batch, n.Host.Name)
 		if n.Status == report.OK {
-			ok = append(ok, n.Host.Name)
+			r.waiting = append(r.waiting, n.Host.Name)
 		}
 	}
-	if r.Rules.Gate == nil || r.gate != nil || len(ok) == 0 || ctx.Err() != nil {
-		return true
+	return len(r.waiting) > 0
+}
+
+// AtGate returns the changed nodes of the first batch, and all nodes of it, if the run waits for its gate; else none.
+func (r *Run) AtGate() (changed, batch []string) { return r.waiting, r.batch }
+
+// PassGate continues a run that waits for its gate. If the gate failed, the nodes of further batches are skipped.
+func (r *Run) PassGate(ctx context.Context, gate *report.Gate) {
+	r.gate, r.waiting = gate, nil
+	switch {
+	case gate.Error != "" && ctx.Err() == nil:
+		r.Fleet.SkipRest(r.rest.rollout, fmt.Errorf("skipped: %s", gate.Text()))
+	case r.rest.rollout.Left() > 0: // after an interruption it starts no node
+		r.changeRest(ctx)
 	}
-	r.gate = r.Rules.Gate.Check(ctx, r.Fleet.Run, ok, soFar().Of(all))
-	if r.gate.Error == "" || ctx.Err() != nil { // an interrupted run starts no further node
-		return true
-	}
-	r.Fleet.SkipRest(rollout, fmt.Errorf("skipped: gate failed after the first batch (%s): %s", ui.FoldShort(ok), r.gate.Error))
-	return false
 }
 
 // AddOutcome adds to a report what is not about one node.

@@ -202,6 +202,6 @@ func (d *Deploy) Apply(ctx context.Context) *report.Report {
 		}
 		work = append(work, w)
 	}
-	d.Change(ctx, title, work, d.Report)
+	d.Change(ctx, title, work)
 	return d.Report()
 }

@@ -147,6 +147,9 @@ func (d *Deploy) Apply(ctx context.Context) *report.Report {
 		}
 		work = append(work, w)
 	}
-	d.Change(ctx, title, work, d.soFar)
+	d.Change(ctx, title, work)
+	if changed, _ := d.AtGate(); len(changed) > 0 {
+		return d.soFar()
+	}
 	return d.Report()
 }

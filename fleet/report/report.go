@@ -58,9 +58,14 @@ type Gate struct {
 	Hint    string   `json:"hint"`
 }
 
-// String is a failed gate for people.
+// Text is a failed gate for people, in one line.
+func (g Gate) Text() string {
+	return fmt.Sprintf("gate failed after the first batch (%s): %s", ui.FoldShort(g.Nodes), g.Error)
+}
+
+// String is Text with the hint.
 func (g Gate) String() string {
-	text := fmt.Sprintf("gate failed after the first batch (%s): %s", ui.FoldShort(g.Nodes), g.Error)
+	text := g.Text()
 	if g.Hint != "" {
 		text += "\n  hint: " + g.Hint
 	}

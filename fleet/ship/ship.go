@@ -102,12 +102,17 @@ func (s *Ship) Preview(ctx context.Context) (deploy.Plan, error) {
 // Run runs Build and Deploy. The error carries the exit code. The report is set in any case.
 func (s *Ship) Run(ctx context.Context) (*report.Report, error) {
 	s.Build(ctx)
-	r, err := s.Deploy(ctx)
+	if r, err := s.Deploy(ctx); err != nil && ctx.Err() == nil {
+		return r, err
+	}
+	return s.Outcome(ctx)
+}
+
+// Outcome returns the report so far, and its error.
+func (s *Ship) Outcome(ctx context.Context) (*report.Report, error) {
+	r := s.Report()
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx)
-	}
-	if err != nil {
-		return r, err
 	}
 	if err := s.selection.noWheelError(); err != nil {
 		return r, err
