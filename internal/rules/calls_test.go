@@ -24,19 +24,20 @@ import (
 // to its caller the same as a direct upload.
 func TestWays(t *testing.T) {
 	p := load(t)
+	const gate = "(cmd/dsbuild.gate).pass" // a check of its own, after the first batch
 	for _, c := range []struct {
 		name, command     string
 		without           []string // the command's other half, and what it does on this machine
 		program           string   // what starts the node's program
 		way, files, depth int      // at most
 	}{
-		{"deploy: Survey", "runDeploy", []string{"(*fleet/deploy.Deploy).Apply"}, "fleet/node.Probe", 8, 8, 7},
-		{"deploy: Apply", "runDeploy", []string{"(*fleet/deploy.Deploy).Survey"}, "fleet/node/agent.Start", 8, 22, 8},
-		{"env deploy: Survey", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Apply"}, "(fleet/node.Script).Run", 10, 10, 7},
-		{"env deploy: Apply", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Survey"}, "fleet/node/agent.Start", 10, 22, 8},
+		{"deploy: Survey", "runDeploy", []string{"(*fleet/deploy.Deploy).Apply", gate}, "fleet/node.Probe", 8, 8, 7},
+		{"deploy: Apply", "runDeploy", []string{"(*fleet/deploy.Deploy).Survey", gate}, "fleet/node/agent.Start", 8, 22, 8},
+		{"env deploy: Survey", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Apply", gate}, "(fleet/node.Script).Run", 10, 10, 7},
+		{"env deploy: Apply", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Survey", gate}, "fleet/node/agent.Start", 10, 22, 8},
 		{"verify", "runVerify", nil, "(fleet/node.Script).Run", 8, 7, 5},
-		{"ship: Survey", "runShip", []string{"(*fleet/ship.Ship).Run", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv"}, "fleet/node.Probe", 14, 8, 8},
-		{"ship: Run", "runShip", []string{"(*fleet/ship.Ship).Survey", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv"}, "fleet/node/agent.Start", 14, 24, 8},
+		{"ship: Survey", "runShip", []string{"(*fleet/ship.Ship).Run", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv", gate}, "fleet/node.Probe", 14, 8, 8},
+		{"ship: Run", "runShip", []string{"(*fleet/ship.Ship).Survey", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv", gate}, "fleet/node/agent.Start", 14, 24, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if p.functions[c.program] == nil {
