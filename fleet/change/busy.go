@@ -123,7 +123,7 @@ func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 func (p *Decision) UseOutside() nodeerr.Message {
 	for _, o := range p.outside {
 		if what := DescribeProcesses(o.Users); what.Text != "" {
-			return sharedUse(o.Host.Name, what)
+			return sharedUse(o.Node.Host.Name, what)
 		}
 	}
 	return nodeerr.Message{}

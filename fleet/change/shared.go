@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,13 +44,27 @@ type Sharing struct {
 
 // Outsider is a node outside the run that shares a directory with one of the run.
 type Outsider struct {
-	*fleet.Node
+	Node  *fleet.Node
 	Users node.Processes // of the environment, there
 }
 
-// AskOutside asks a node outside the run, which is connected, for its name of the directory and for the processes that
-// use what is installed there. It sets n.JobsOf.
-type AskOutside func(ctx context.Context, n *fleet.Node) (folder string, users node.Processes, err error)
+// FolderUsers is the answer of a program that looks for processes which use what is installed in a directory.
+type FolderUsers struct {
+	Place   string                    `json:"place"`   // the node's name of the directory
+	Current string                    `json:"current"` // the key of Users that counts
+	Python  string                    `json:"python"`  // of the current environment; empty without one
+	Users   map[string]node.Processes `json:"users"`   // by environment in the directory
+}
+
+// AskUsers runs such a program on a node, with the Python of the inventory if the script names none.
+func AskUsers(ctx context.Context, n *fleet.Node, script node.Script) (got FolderUsers, err error) {
+	script.Python = cmp.Or(script.Python, n.Host.Python)
+	err = script.Run(ctx, n.Runner, func(m json.RawMessage) error { return node.Decode(m, &got) })
+	if err == nil && got.Place == "" {
+		err = errors.New("no output from the node")
+	}
+	return got, err
+}
 
 const (
 	// trialLimit is the timeout of one command of a trial.
@@ -77,14 +92,14 @@ while [ ! -d "$top" ]; do top=${top%/*}; [ -n "$top" ] || top=/; done
 dir=$top/$2
 remove() {
 	{ IFS= read -r was; IFS= read -r then; } 2>/dev/null <"$dir/.times"
-	now=$(stat -c %y "$top" 2>/dev/null)
+	now=$(stat -L -c %y "$top" 2>/dev/null)
 	rm -rf -- "$dir"
 	[ -z "$was" ] || [ "$now" != "$then" ] || touch -c -d "$was" "$top" 2>/dev/null || :
 }
 `
-	writeWord = findTop + `was=$(stat -c %y "$top" 2>/dev/null)
+	writeWord = findTop + `was=$(stat -L -c %y "$top" 2>/dev/null)
 if mkdir -- "$dir" 2>/dev/null; then
-	printf '%s\n' "$was" "$(stat -c %y "$top" 2>/dev/null)" >"$dir/.times"
+	printf '%s\n' "$was" "$(stat -L -c %y "$top" 2>/dev/null)" >"$dir/.times"
 fi
 : >"$dir/$3"`
 	// listWords prints the first words, and the name of the directory if the node's own word is not there. With a word
@@ -108,8 +123,8 @@ type trial struct {
 }
 
 // FindSharing finds out which nodes share the directory that the plan changes on some. A node that fails becomes absent
-// from the plan. Nodes outside the run are asked only if the file system can be shared.
-func (r *Run) FindSharing(ctx context.Context, plan Decisions, folders []Folder, ask AskOutside) *Sharing {
+// from the plan. Nodes outside the run answer the program ask, only if the file system can be shared.
+func (r *Run) FindSharing(ctx context.Context, plan Decisions, folders []Folder, ask node.Script) *Sharing {
 	s := &Sharing{run: r, folders: folders, ids: make([]string, len(folders)), outside: map[string][]*Outsider{}}
 	var writers, readers []*trial
 	types, seen := map[string]int{}, map[string]bool{}
@@ -175,7 +190,7 @@ func (p *Decision) changes() bool { return p.Action == Install || p.Action == Ro
 
 // try makes one trial. again reports that another run has removed words.
 func (s *Sharing) try(
-	ctx context.Context, writers, readers []*trial, outside []*fleet.Node, ask AskOutside,
+	ctx context.Context, writers, readers []*trial, outside []*fleet.Node, ask node.Script,
 ) (again bool) {
 	dir, words := trialPrefix+strings.ToLower(rand.Text()), map[string]bool{}
 	for _, t := range writers {
@@ -276,7 +291,7 @@ func (s *Sharing) removeAll(ctx context.Context, dir string, writers []*trial) {
 
 // askOutside finds those nodes outside the run that see a word.
 func (s *Sharing) askOutside(
-	ctx context.Context, dir string, words map[string]bool, nodes []*fleet.Node, ask AskOutside,
+	ctx context.Context, dir string, words map[string]bool, nodes []*fleet.Node, ask node.Script,
 ) {
 	s.outside, s.silent = map[string][]*Outsider{}, slices.DeleteFunc(s.silent, func(n *fleet.Node) bool {
 		return slices.Contains(nodes, n) // of an earlier trial
@@ -284,12 +299,13 @@ func (s *Sharing) askOutside(
 	seen := make([]*Outsider, len(nodes))
 	ids := make([]string, len(nodes))
 	errs := s.run.Fleet.Ask(ctx, nodes, outsideLimit, func(ctx context.Context, i int) error {
-		folder, users, err := ask(ctx, nodes[i])
-		if err != nil || folder == "" {
-			return cmp.Or(err, errors.New("no directory from the node"))
+		got, err := AskUsers(ctx, nodes[i], ask)
+		if err != nil {
+			return err
 		}
-		shown, err := shell(ctx, nodes[i], listWords, folder, dir, "", "")
-		ids[i], seen[i] = firstOf(shown, words), &Outsider{nodes[i], users}
+		shown, err := shell(ctx, nodes[i], listWords, got.Place, dir, "", "")
+		nodes[i].JobsOf = got.Python
+		ids[i], seen[i] = firstOf(shown, words), &Outsider{nodes[i], got.Users[got.Current]}
 		return err
 	})
 	for i, n := range nodes {
@@ -358,7 +374,7 @@ func namesOf(nodes []*fleet.Node) []string {
 	return lists.Map(nodes, func(n *fleet.Node) string { return n.Host.Name })
 }
 
-// shares is the verb for so many nodes.
+// shares is the verb for names of nodes.
 func shares(names []string) string {
 	if len(names) == 1 {
 		return "shares"
@@ -375,7 +391,7 @@ func (s *Sharing) Others(at int) []inventory.Host {
 		}
 	}
 	for _, o := range s.outside[s.ids[at]] {
-		hosts = append(hosts, o.Host)
+		hosts = append(hosts, o.Node.Host)
 	}
 	if node.CanBeShared(s.folders[at].Type) {
 		hosts = append(hosts, lists.Map(s.silent, func(n *fleet.Node) inventory.Host { return n.Host })...)

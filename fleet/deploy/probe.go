@@ -100,14 +100,11 @@ func (d *Deploy) findSharing(ctx context.Context, plan change.Decisions, known [
 			folders[i].Path = ""
 		}
 	}
-	return d.FindSharing(ctx, plan, folders, func(
-		ctx context.Context, n *fleet.Node,
-	) (folder string, users node.Processes, err error) {
-		users, err = node.FindProcesses(ctx, n.Runner, n.Host.Python)
-		n.JobsOf = n.Host.Python
-		return users.SitePackages, users, err
-	})
+	return d.FindSharing(ctx, plan, folders, node.Script{Program: usersProgram})
 }
+
+// usersProgram finds the processes that use the environment of a node outside the run.
+var usersProgram = node.NewProgram("find_users")
 
 // planOptions returns the settings of the plan. It gets the pip wheels for nodes without any pip, one for each Python.
 func (d *Deploy) planOptions(ctx context.Context) PlanOptions {

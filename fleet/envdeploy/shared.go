@@ -2,14 +2,10 @@ package envdeploy
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"maps"
-	"path"
 	"slices"
 	"time"
 
-	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/lists"
@@ -19,25 +15,13 @@ import (
 
 var usersProgram = node.NewProgram("find_environments")
 
-// folderUsers are the processes that use environments of a name on a node.
-type folderUsers struct {
-	Place   string                    `json:"place"`   // the folder of the environments
-	Current string                    `json:"current"` // the name of the current one; "" for none
-	Users   map[string]node.Processes `json:"users"`   // by the name of an environment
-}
-
-// askUsers asks a node which environments its processes use.
-func (d *Deploy) askUsers(ctx context.Context, n *fleet.Node) (got folderUsers, err error) {
-	program := d.opt.Lock.Program()
+// askUsers is the program that finds the processes which use the environments on a node.
+func (d *Deploy) askUsers() node.Script {
+	script := node.Script{Python: d.opt.Lock.Program(), Program: usersProgram, Request: d.where()}
 	if d.opt.Lock.Brings() {
-		program = "python3" // its own would have to be looked for
+		script.Python = "python3" // its own would have to be looked for
 	}
-	err = node.Script{Python: program, Program: usersProgram, Request: d.where()}.Run(ctx, n.Runner,
-		func(m json.RawMessage) error { return node.Decode(m, &got) })
-	if err == nil && got.Place == "" {
-		err = errors.New("no output from the node")
-	}
-	return got, err
+	return script
 }
 
 // findSharing finds out which nodes share the folder of the environments.
@@ -52,15 +36,7 @@ func (d *Deploy) findSharing(ctx context.Context, plan change.Decisions, known [
 			}
 		}
 	}
-	return d.FindSharing(ctx, plan, folders, func(
-		ctx context.Context, n *fleet.Node,
-	) (folder string, users node.Processes, err error) {
-		got, err := d.askUsers(ctx, n)
-		if got.Current != "" {
-			n.JobsOf = path.Join(got.Place, got.Current, "bin/python")
-		}
-		return got.Place, got.Users[got.Current], err
-	})
+	return d.FindSharing(ctx, plan, folders, d.askUsers())
 }
 
 // removeAskLimit is how long dsbuild tries to reach all nodes that share the folder before it removes old environments.
@@ -82,9 +58,9 @@ func (n *nodeState) usedElsewhere(ctx context.Context) []string {
 		return []string{}
 	}
 	visitors := lists.Map(hosts, n.run.Fleet.Visitor)
-	users := make([]folderUsers, len(visitors))
+	users := make([]change.FolderUsers, len(visitors))
 	errs := n.run.Fleet.Ask(ctx, visitors, removeAskLimit, func(ctx context.Context, i int) (err error) {
-		users[i], err = n.run.askUsers(ctx, visitors[i])
+		users[i], err = change.AskUsers(ctx, visitors[i], n.run.askUsers())
 		return err
 	})
 	keep, silent := map[string]bool{}, []string{}

@@ -156,7 +156,7 @@ type Installed struct {
 	Build   *Build   `json:"build"` // DeepSpeed's own build record; nil: none
 }
 
-// ID tells installations apart; nil is an environment without DeepSpeed.
+// ID tells installations apart. It is empty for an environment without DeepSpeed.
 func (i *Installed) ID() string {
 	if i == nil {
 		return ""

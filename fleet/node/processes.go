@@ -14,8 +14,6 @@ type Processes struct {
 	InUse []Process `json:"in_use"` // the first of them
 	More  int       `json:"in_use_more"`
 	NotInspected
-
-	SitePackages string `json:"site_packages"` // of the environment
 }
 
 // NotInspected is what could not be found out about the processes of a node.

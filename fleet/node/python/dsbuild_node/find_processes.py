@@ -1,8 +1,7 @@
 """Repeats one question of the probe: which processes use this environment?"""
 from dsbuild_node.controller import emit
-from dsbuild_node.distributions import sites
 from dsbuild_node.in_use import users
 
 
 def main():
-    emit(dict(users(), site_packages=sites()[0]))
+    emit(users())

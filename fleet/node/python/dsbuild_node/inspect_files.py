@@ -98,7 +98,7 @@ def some(paths):
 
 
 def interpreter_of(path):
-    """The Python that a command starts by its path, "" for any other program."""
+    """The Python that a command starts by its path; empty for other programs."""
     first, _, rest = content(path, 1024).partition(b"\n")
     words = first[2:].split() if first.startswith(b"#!") else []
     if words[:1] == [b"/bin/sh"] and rest.startswith(b"'''exec' "):  # where the path is too long for the first line
@@ -108,7 +108,7 @@ def interpreter_of(path):
 
 
 def folder_id(path):
-    """(device, inode) of the folder of a file; None if it does not exist."""
+    """(device, inode) of a file's folder. It returns None if that does not exist."""
     try:
         st = os.stat(os.path.dirname(path))
     except OSError:
