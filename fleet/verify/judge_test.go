@@ -82,7 +82,7 @@ func TestJudge(t *testing.T) {
 		}, "gpu02: no usable Python"},
 		"no DeepSpeed": {3, func(all []*nodeState) { all[0].installed, all[0].Facts.DeepSpeed = nil, nil }, "gpu01: no DeepSpeed installed"},
 		"in progress":  {2, func(all []*nodeState) { all[0].Facts.Unfinished, all[0].Facts.Leftovers = true, true }, "gpu01: a deploy is in progress or was interrupted"},
-		"leftovers":    {2, func(all []*nodeState) { all[0].Facts.Leftovers = true }, "gpu01 (note): files of a running or interrupted deploy are in /opt/env/.dsbuild; the next deploy removes them"},
+		"leftovers":    {2, func(all []*nodeState) { all[0].Facts.Leftovers = true }, "gpu01 (note): files of a running or interrupted deploy are in /opt/env/lib/.dsbuild; the next deploy removes them"},
 		"altered":      {3, func(all []*nodeState) { all[2].installed.mismatched = five("deepspeed/a.py") }, "gpu03: deepspeed/a.py does not match RECORD"},
 		"missing":      {3, func(all []*nodeState) { all[2].installed.missing = five("deepspeed/a.py", "deepspeed/b.py") }, "gpu03: deepspeed/a.py, deepspeed/b.py are missing"},
 		"unlisted":     {3, func(all []*nodeState) { all[2].installed.unlisted = five("deepspeed/a.so") }, "gpu03: deepspeed/a.so is code that is not in RECORD"},
