@@ -208,3 +208,46 @@ except Failed as e:
 		t.Errorf("%q, want %q", said, want)
 	}
 }
+
+// A text of JSON with endless levels, or that is none, is not valid, and nothing worse: wherever a program reads one.
+func TestDeepJSON(t *testing.T) {
+	t.Parallel()
+	said := agentDo(t, newEnvironment(t, ""), "", `
+from dsbuild_node.files import load_json, read_json
+os.makedirs(HOME)
+path = os.path.join(HOME, "x.json")
+for text in ("[" * 200000, "[" * 200000 + "]" * 200000, '{"a":' * 200000, '{"a":' * 300 + "1" + "}" * 300, "{" + '"a":[' * 500 + "]" * 500 + "}", "", "\xff", "nul", "1" * 100000):
+    data = text.encode("latin-1")
+    with open(path, "wb") as f:
+        f.write(data)
+    if load_json(path) is not None:
+        print("accepted:", text[:20])
+    try:
+        read_json(data)
+    except ValueError:
+        continue
+    if not text.isdigit():
+        print("read:", text[:20])
+assert load_json(path) is None and read_json(b'{"a": [[1, {"b": null}]]}') == {"a": [[1, {"b": None}]]}
+for name in ("change.json", "journal.jsonl", "installed.json"):
+    with open(os.path.join(HOME, name), "wb") as f:
+        f.write(b"[" * 200000 + b"\n")
+    try:
+        Environment().last_run()
+        read_change(CHANGE)
+        print(name, "read")
+    except Failed as e:
+        print(name, e.advice)
+os.unlink(path)
+os.mkfifo(path)
+print(load_json(path))
+try:
+    read_change(path)
+except Failed as e:
+    print(e.advice)
+`)
+	want := "change.json look-at-kept\njournal.jsonl look-at-kept\ninstalled.json look-at-kept\nNone\nlook-at-kept\n"
+	if said != want {
+		t.Errorf("%s, want %s", said, want)
+	}
+}

@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -195,5 +196,24 @@ func TestSizeAndDuration(t *testing.T) {
 		if got := ui.Duration(d); got != want {
 			t.Errorf("Duration(%d) = %s, want %s", d, got, want)
 		}
+	}
+}
+
+// What controls a terminal or hides text is escaped in JSON, and comes back as it was.
+func TestJSONEscapes(t *testing.T) {
+	t.Parallel()
+	const text = "a\u202eb\u009b31mc\u007fd\u200be\U000e0041f\u00adg\u2028\tü🔑\n"
+	var out strings.Builder
+	if err := ui.JSON(&out, map[string]string{text: text}); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range out.String() {
+		if r != '\n' && ui.Clean(string(r)) != string(r) {
+			t.Errorf("%q is in %q", r, out.String())
+		}
+	}
+	var back map[string]string
+	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || back[text] != text || !strings.Contains(out.String(), "ü🔑") {
+		t.Errorf("%v: %q gives %q", err, out.String(), back)
 	}
 }

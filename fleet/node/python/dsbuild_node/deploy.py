@@ -147,7 +147,7 @@ class Replacement:
                 path, own = recorded_file(info, row, commands)
                 if own:
                     files.add(path)
-                elif row[1] and os.path.dirname(path) == scripts_folder() and not is_environments(path):
+                elif os.path.dirname(path) == scripts_folder() and not is_environments(path):
                     altered.add(path)
             others = set(owners(files | altered, self.names)) | set(of_other_pythons(files | altered))
             self.own |= files - others

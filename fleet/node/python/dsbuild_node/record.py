@@ -255,12 +255,11 @@ def is_environments(path):
 
 
 def recorded_file(info, row, commands):
-    """(path, whether the file is the package's own) of a row of RECORD. A row alone does not make somebody's file the
-    package's own: it needs the digest of the file. Without it the file counts in site-packages if the row has any digest,
-    in the folder of commands if it is one of commands, and byte code and the notes in a dist-info always."""
+    """(path, whether the file is the package's own) of a row of RECORD. Outside of site-packages a row alone does not make
+    somebody's file the package's own: it needs the digest of the file, or the file is one of commands."""
     path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
     if path.startswith(tuple(place + os.sep for place in sites())) and os.sep + ".dsbuild" + os.sep not in path:
-        return path, row[1].partition("=")[0] in HASHES or is_byte_code(path) or path.startswith(info + os.sep)
+        return path, True
     if is_environments(path):
         return path, False
     if os.path.dirname(path) == scripts_folder() and os.path.basename(path) in commands:
@@ -275,10 +274,9 @@ def taken(commands):
     there = {os.path.join(folder, name): name for name in commands if os.path.lexists(os.path.join(folder, name))}
     others = of_other_pythons(there)
     for info in dist_infos(sites()) if there else ():
-        known = entry_commands(info)
         for row in record_rows(info) or ():
-            path, own = recorded_file(info, row, known)
-            if path not in others and (own or row[1]):  # else somebody's: with a digest it is a command that was altered
+            path, _ = recorded_file(info, row, ())
+            if path not in others:  # a command that RECORD lists may be replaced, also if somebody has altered it
                 there.pop(path, None)
     owner = dict(owners(list(there), {"deepspeed"}), **others)
     return {name: owner.get(path, "") for path, name in there.items()}
