@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -122,15 +123,16 @@ func unusable(f node.Facts) (reason, hint string) {
 		return reason, "build on the node with DeepSpeed's setup.py"
 	case f.Python == "":
 		return "no Python at the configured interpreter",
-			"set python: in the inventory to the absolute path of the environment's interpreter"
+			fault.SetPython("the absolute path of the environment's interpreter").String()
 	case f.ExternallyManaged:
-		return "the system manages this Python (PEP 668), and it must not be changed",
-			"create an environment on the node (python3 -m venv, or uv venv), and set python: in the inventory to its interpreter"
+		_, hint = f.Unusable()
+		return "the system manages this Python (PEP 668), and it must not be changed", hint
 	case strings.Contains(f.Torch, "+rocm"):
 		return fmt.Sprintf("torch %s is for AMD GPUs; dsbuild supports only NVIDIA GPUs", f.Torch),
 			"build on the node with DeepSpeed's setup.py, or exclude the node"
 	case f.Torch == "":
-		return "torch is not installed in the environment", "set python: in the inventory to an environment with torch"
+		_, hint = f.NoTorch()
+		return "torch is not installed in the environment", hint
 	}
 	return "", ""
 }

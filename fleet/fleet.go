@@ -35,6 +35,8 @@ type Options struct {
 	MaxFailures func(failed, of int) bool
 	Logs        Logs          // where to keep the log of each node
 	Timeout     time.Duration // limit of each long step on a node, and cap for the other steps; 0: the defaults
+	// WriteHint writes out the commands in a hint, for a node's log; nil leaves it as it is.
+	WriteHint func(hint, nodes string) string
 	// SlowHint is the hint for a step that took too long; "" names --timeout.
 	SlowHint string
 	// ConnectWait is how long the dialer may let a node wait in a queue. A waiting node does not

@@ -137,7 +137,7 @@ func (n *Node) Report() report.Node {
 	}
 	if n.Err != nil {
 		m := n.hide(nodeerr.From(n.Err))
-		r.Error, r.CauseText, r.Hint = ui.ShortenMiddle(ui.OneLine(m.Text), maxError), m.Common, ui.OneLine(fault.Hint(n.Err))
+		r.Error, r.CauseText, r.Hint = ui.ShortenMiddle(ui.OneLine(m.Text), maxError), m.Common, fault.Hint(n.Err)
 	}
 	return r
 }

@@ -174,6 +174,9 @@ func (n *Node) runSteps(ctx context.Context, steps []Step) error {
 		if err != nil {
 			text = "failed after " + ui.Duration(took) + ": " + ui.OneLine(err.Error())
 			if try := fault.Hint(err); try != "" {
+				if write := n.fleet.opt.WriteHint; write != nil {
+					try = write(try, n.Host.Name)
+				}
 				text += "\nhint: " + try
 			}
 		}

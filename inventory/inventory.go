@@ -16,6 +16,19 @@ type Inventory struct {
 	Notes []Note
 
 	faults []unusable // why some nodes of another tool's inventory are unusable; reported by Select
+	format format
+}
+
+// Key returns the key for a setting, python or user, in the inventory's format. It returns "" if the format has none.
+// Without an inventory it is that of dsbuild's own format.
+func (inv *Inventory) Key(setting string) string {
+	switch {
+	case inv == nil || inv.format == ownYAML:
+		return setting + ":"
+	case inv.format == ofAnsible || inv.format == ansibleList:
+		return map[string]string{"python": "dsbuild_python", "user": "ansible_user"}[setting]
+	}
+	return ""
 }
 
 // Note is a note for the user about a node or, without a node, about the whole inventory.

@@ -53,7 +53,7 @@ func (r *reader) finish(inv *Inventory, path string) (*Inventory, error) {
 	err := r.Err()
 	switch {
 	case err == nil:
-		inv.Path = path
+		inv.Path, inv.format = path, r.format
 		return inv, nil
 	case r.format == ownYAML || r.format == yamlFamily:
 		return nil, err

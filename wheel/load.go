@@ -36,7 +36,9 @@ func AnyStable(all []Loaded) bool {
 	return slices.ContainsFunc(all, func(w Loaded) bool { return w.Manifest.TorchABI.IsStable() })
 }
 
-const buildHint = "build one for these nodes: dsbuild wheel --for INVENTORY; or pass --wheel FILE"
+func buildHint() string {
+	return "build one for these nodes: " + fault.Command{Do: "wheel"}.String() + "; or pass --wheel FILE"
+}
 
 // LoadAll reads the wheel at path, or every wheel in the folder at path. It counts copies of a
 // wheel once. A damaged wheel is an error with exit code 4.
@@ -44,7 +46,7 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fault.New(fault.Usage, buildHint, "wheel not found: %s", path)
+		return nil, fault.New(fault.Usage, buildHint(), "wheel not found: %s", path)
 	case err != nil:
 		return nil, fault.New(fault.Usage, "", "cannot read wheel: %w", err)
 	}
@@ -63,7 +65,7 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, fault.New(fault.Usage, buildHint, "no wheels in %s", path)
+		return nil, fault.New(fault.Usage, buildHint(), "no wheels in %s", path)
 	}
 	var loaded []Loaded
 	for _, file := range files {
@@ -113,7 +115,7 @@ func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 		return w, err
 	}
 	if !c.IsDeepSpeed() {
-		return w, fault.New(fault.Usage, buildHint, "%s is a wheel of %s; only DeepSpeed can be deployed", file, c.Name)
+		return w, fault.New(fault.Usage, buildHint(), "%s is a wheel of %s; only DeepSpeed can be deployed", file, c.Name)
 	}
 	a, err := Open(file)
 	if err != nil {

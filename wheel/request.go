@@ -117,6 +117,16 @@ func (l CPULevel) Includes(other CPULevel) bool {
 	return j >= 0 && i >= j
 }
 
+// Release returns the release of DeepSpeed that a wheel's version was built from; "" if its sources were others, such as
+// a commit or changed files.
+func Release(version string) string {
+	public, local, _ := strings.Cut(version, "+")
+	if local != "" && !strings.HasPrefix(local, "torch") {
+		return ""
+	}
+	return public
+}
+
 // LocalVersion returns the local part of the version, which names the wheel's targets:
 // torch2.15.cu132.sm80.ptx90.v3. If everyGPU is true, "all" stands for the archs. A wheel without
 // device code has no archs.

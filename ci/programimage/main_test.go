@@ -110,7 +110,7 @@ func TestProgramImage(t *testing.T) {
 			{"wheel --gpu A100 --dry-run", "archs 8.0", 0},
 			{"launch slurm -- train.py", "#SBATCH", 0},
 			{fmt.Sprintf("launch jax -o job%d -- train.py", user), "dsbuild_jax.py", 0}, // in the working folder
-			{"verify inventory.yaml", "gpu1: no DeepSpeed installed", 3},                // over SSH
+			{"verify inventory.yaml", "gpu1: no DeepSpeed ", 3},                         // over SSH
 		} {
 			cmd := exec.CommandContext(t.Context(), "unshare", append([]string{
 				"--mount", "--pid", "--fork", "--root", inside, "--mount-proc", "--wd", config.Config.WorkingDir,

@@ -88,7 +88,7 @@ func runDeploy(ctx context.Context, a *app, f deployFlags) error {
 	d := deploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
-	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newDeployPlan(plan), err); done {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, func() any { return newDeployPlan(plan, a.hints) }, err); done {
 		return err
 	}
 	r := d.Apply(ctx)
@@ -100,8 +100,7 @@ func runDeploy(ctx context.Context, a *app, f deployFlags) error {
 
 // gate returns the gate of a run.
 func (f deployFlags) gate(a *app, opt fleet.Options) gate {
-	undo := func(run string, _ []string) string { return "dsbuild rollback INVENTORY --run " + run }
-	return gate{a, f.change.gate, undo, opt}
+	return gate{a, f.change.gate, opt}
 }
 
 // options checks the flags, and reads the inventory and the policy. It reads no wheels: ship builds them.

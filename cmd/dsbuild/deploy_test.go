@@ -134,7 +134,7 @@ func TestBandwidthFlag(t *testing.T) {
 
 // A plan that lists nothing has empty lists in its JSON, which programs can go through.
 func TestEmptyListsOfAPlan(t *testing.T) {
-	text, err := json.Marshal(newDeployPlan(deploy.Plan{Nodes: []deploy.NodePlan{{Decision: change.Decision{Name: "gpu1", Action: change.Install}}}}))
+	text, err := json.Marshal(newDeployPlan(deploy.Plan{Nodes: []deploy.NodePlan{{Decision: change.Decision{Name: "gpu1", Action: change.Install}}}}, hints{}))
 	if err != nil || strings.Contains(string(text), "null") {
 		t.Errorf("%s, %v; want no null", text, err)
 	}

@@ -47,15 +47,15 @@ type planNode struct {
 	Serial  int      `json:"serial,omitempty"`
 }
 
-func newPlanNode(n change.Decision) planNode {
+func newPlanNode(n change.Decision, h hints) planNode {
 	reasons, notes := append([]string{}, n.Reasons...), append([]string{}, n.Notes...)
-	return planNode{n.Name, string(n.Action), reasons, notes, n.Hint, n.Serial}
+	return planNode{n.Name, string(n.Action), reasons, notes, h.expand(n.Hint, n.Name), n.Serial}
 }
 
-func newDeployPlan(plan deploy.Plan) deployPlan {
+func newDeployPlan(plan deploy.Plan, h hints) deployPlan {
 	doc := deployPlan{Nodes: make([]deployPlanNode, 0, len(plan.Nodes)), Undone: plan.Undone}
 	for _, n := range plan.Nodes {
-		entry := deployPlanNode{planNode: newPlanNode(n.Decision), Wheel: n.WheelName, ExtraWheels: []string{}}
+		entry := deployPlanNode{planNode: newPlanNode(n.Decision, h), Wheel: n.WheelName, ExtraWheels: []string{}}
 		for _, a := range n.ExtraWheels {
 			entry.ExtraWheels = append(entry.ExtraWheels, a.Name+" "+a.Version)
 		}
@@ -101,10 +101,10 @@ type envPlanNode struct {
 	Bytes  int64    `json:"bytes"`
 }
 
-func newEnvPlan(plan envdeploy.Plan) envPlan {
+func newEnvPlan(plan envdeploy.Plan, h hints) envPlan {
 	doc := envPlan{Nodes: []envPlanNode{}}
 	for _, n := range plan.Nodes {
-		node := envPlanNode{planNode: newPlanNode(n.Decision), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}
+		node := envPlanNode{planNode: newPlanNode(n.Decision, h), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}
 		if n.Set != nil {
 			node.Digest = n.Set.Digest
 		}
@@ -201,8 +201,8 @@ type shipPlan struct {
 	deployPlan
 }
 
-func newShipPlan(plan *ship.Selection, preview deploy.Plan) shipPlan {
-	return shipPlan{newWheelForPlan(plan), newDeployPlan(preview)}
+func newShipPlan(plan *ship.Selection, preview deploy.Plan, h hints) shipPlan {
+	return shipPlan{newWheelForPlan(plan), newDeployPlan(preview, h)}
 }
 
 // toolchainList is toolchains.json: dsbuild toolchains.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -11,9 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
-	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/verify"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
@@ -84,7 +81,7 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 	d := envdeploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
-	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newEnvPlan(plan), err); done {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, func() any { return newEnvPlan(plan, a.hints) }, err); done {
 		return err
 	}
 	r := d.Apply(ctx)
@@ -96,12 +93,7 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 
 // gate returns the gate of a run.
 func (f envDeployFlags) gate(a *app, opt fleet.Options) gate {
-	undo := func(_ string, nodes []string) string {
-		limit := ui.FoldNames(nodes)
-		return fmt.Sprintf("dsbuild env rollback INVENTORY --lock %s --limit %s",
-			node.PlainPath(f.lock, remote.Quote(f.lock)), node.PlainPath(limit, remote.Quote(limit)))
-	}
-	return gate{a, f.change.gate, undo, opt}
+	return gate{a, f.change.gate, opt}
 }
 
 // options checks the flags, reads the lockfile, the inventory and the policy, and collects the locked files.

@@ -90,7 +90,7 @@ func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
 	}
 	if spec.Build != nil {
 		return fault.WithHint(usagef("%s: deepspeed: describes a build, not a wheel", spec.Build.At),
-			"to build the wheel, lock and deploy, run: dsbuild ship INVENTORY --env %s", ui.Clean(f.file))
+			"to build the wheel, lock and deploy, run: %s", fault.Command{Do: "ship", Flags: []string{"--env", f.file}})
 	}
 	kinds, err := f.kinds(ctx, a, spec)
 	if err != nil {

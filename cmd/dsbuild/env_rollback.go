@@ -54,7 +54,7 @@ func runEnvRollback(ctx context.Context, a *app, f envRollbackFlags) error {
 	d := envdeploy.New(envdeploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles, Lock: lock})
 	defer d.Close()
 	plan, err := d.SurveyRollback(ctx)
-	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newEnvPlan(plan), err); done {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, func() any { return newEnvPlan(plan, a.hints) }, err); done {
 		return err
 	}
 	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))

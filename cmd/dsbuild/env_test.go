@@ -77,6 +77,24 @@ func (s *envSite) run(t *testing.T, code int, args ...string) string {
 	return out.String()
 }
 
+// followHint runs the command in the only hint of env verify, which must be what is wanted and put all nodes right.
+func (s *envSite) followHint(t *testing.T, want string) {
+	t.Helper()
+	_, hint, _ := strings.Cut(s.run(t, 3, "env", "verify", "inventory.yaml"), "\n  hint: ")
+	hint, _, _ = strings.Cut(hint, "\n")
+	_, command, _ := strings.Cut(hint, ": ")
+	if command != want {
+		t.Fatalf("the hint is %q, want it to name %s", hint, want)
+	}
+	prepared, out := s.command(t)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, prepared.Env, out, out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	s.run(t, 0, "env", "verify", "inventory.yaml")
+}
+
 func (s *envSite) current(n int) string {
 	link, err := os.Readlink(filepath.Join(s.nodes[n].Home, ".local/share/dsbuild/env/train/current"))
 	if err != nil {
@@ -154,8 +172,16 @@ func TestEnv(t *testing.T) {
 	if s.current(0) != first || s.current(1) == first {
 		t.Error(s.current(0), s.current(1))
 	}
-	if out := s.run(t, 3, "env", "verify", "inventory.yaml"); !strings.Contains(out, "gpu1") {
-		t.Error(out)
+	// Hints bring the environment back, on the node that has another one, or a changed file in it.
+	second := s.current(1)
+	s.followHint(t, "dsbuild env deploy inventory.yaml --limit gpu1")
+	file = filepath.Join(s.nodes[0].Home, ".local/share/dsbuild/env/train", s.current(0), "lib/python3.11/site-packages/alpha/__init__.py")
+	if err := os.WriteFile(file, []byte("changed = True\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.followHint(t, "dsbuild env deploy inventory.yaml --force --limit gpu1")
+	if s.current(1) != second || !strings.HasPrefix(s.current(0), second) {
+		t.Errorf("current is %s and %s, want %s, the first recreated", s.current(0), s.current(1), second)
 	}
 	// A package without a wheel for the nodes is named, before any node gets anything.
 	s.Add(t, wheelindex.Wheel{Name: "newer", Version: "1", Tag: "cp313-cp313-manylinux_2_17_x86_64"})

@@ -73,7 +73,7 @@ func (f nodeFlags) options(ctx context.Context, a *app) (fleet.Options, *invento
 		Command: strings.TrimPrefix(f.command, "dsbuild "), By: localUser(),
 		Hosts: inv.Hosts, Outside: inv.Outside, KnownHosts: inv.KnownHosts,
 		Reporter: a.reporter, Forks: f.forks, Timeout: f.timeout,
-		Logs: fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true},
+		Logs: fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true}, WriteHint: a.hints.expand,
 	}
 	if f.logs != "" { // of all nodes, not only of the failed ones
 		opt.Logs = fleet.Logs{Dir: f.logs}

@@ -21,6 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/scratch"
@@ -54,7 +55,6 @@ func parseGate(text string) (string, error) {
 type gate struct {
 	app     *app
 	command string
-	undo    func(run string, nodes []string) string // returns the command that rolls nodes back
 	opt     fleet.Options
 }
 
@@ -76,6 +76,7 @@ func (g gate) outcome(ctx context.Context, run string, nodes []string, batch *re
 		fmt.Errorf("timed out after %s (--timeout raises the limit)", ui.Duration(limit)))
 	defer cancel()
 	step := g.app.reporter.Step(fmt.Sprintf("gate on %s: %s", ui.FoldShort(nodes), ui.OneLine(g.command)))
+	batch.EditHints(g.app.hints.expand)
 	var err error
 	if g.command == checkGate {
 		err = checkNodes(limited, g.app, g.opt, batch.Of(nodes))
@@ -89,7 +90,9 @@ func (g gate) outcome(ctx context.Context, run string, nodes []string, batch *re
 	if err != nil {
 		step.End(ui.Failed, "")
 		outcome.Error = ui.OneLine(err.Error())
-		outcome.Hint = "fix the cause and rerun, or roll the first batch back: " + g.undo(run, nodes)
+		// A rollback of an environment has no --run.
+		back := fault.Command{Do: "rollback", Flags: []string{"--run", run}, Nodes: nodes}
+		outcome.Hint = "fix the cause and rerun, or roll the first batch back: " + back.String()
 		return outcome
 	}
 	step.End(ui.Done, "")

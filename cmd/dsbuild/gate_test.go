@@ -141,7 +141,6 @@ func TestGateEnds(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
 	a := &app{reporter: ui.New(&said, ui.Options{})}
-	undo := func(string, []string) string { return "dsbuild rollback INVENTORY" }
 	begin := time.Now()
 	child := filepath.Join(t.TempDir(), "pid")
 	for command, want := range map[string]string{
@@ -149,7 +148,7 @@ func TestGateEnds(t *testing.T) {
 		"sleep 60 >/dev/null 2>&1 & echo $! >" + child: "",
 		"no-such-program-here":                         "exit status 127",
 	} {
-		g := gate{a, command, undo, fleet.Options{Timeout: time.Second}}
+		g := gate{a, command, fleet.Options{Timeout: time.Second}}
 		if got := g.outcome(t.Context(), "run", []string{"gpu1"}, report.Empty("deploy")); got.Error != want {
 			t.Errorf("%s: %q, want %q", command, got.Error, want)
 		}

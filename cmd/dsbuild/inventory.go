@@ -75,6 +75,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string, unset nodeD
 	if err != nil {
 		return nil, err
 	}
+	a.hints.nodes = inv
 	if inv, err = inv.Select(limit); err != nil {
 		return nil, err
 	}

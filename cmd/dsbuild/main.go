@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
@@ -36,6 +35,7 @@ type app struct {
 	reporter ui.Reporter     // closed by run, not by commands
 	console  *ui.Console     // the reporter, for global flags; nil in tests of the command tree
 	show     ui.Settings     // global flags
+	hints    hints           // writes out the commands in hints
 	prompt   remote.Prompter // asks at the terminal; nil: there is none. Closed by run
 	version  string
 }
@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	prompt.Close()
 	console.Close()
 	if err != nil {
-		ui.PrintError(stderr, plainInterrupt(ctx, folderHint(err)))
+		ui.PrintErrorWith(stderr, plainInterrupt(ctx, folderHint(err)), func(hint string) string { return a.hints.expand(hint, "") })
 	}
 	return exitCode(ctx, err)
 }
@@ -92,10 +92,6 @@ func executeCommand(ctx context.Context, root *cobra.Command, args []string) err
 	}
 	if errors.As(err, &usage) && usage.command == "" {
 		usage.command = cmd.CommandPath()
-	}
-	text, args := fault.Hint(err), cmd.Flags().Args()
-	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
-		return fault.WithHint(err, "%s", nodeFlags{inventory: args[0]}.nameInventory(text))
 	}
 	return err
 }

@@ -148,6 +148,7 @@ func nightlyDeploy(
 		return nil, err
 	}
 	f.nodes.inventory = d.Inventory
+	a.hints.flags, a.hints.inventory = cmd.Flags(), d.Inventory
 	for _, limit := range []string{d.Canary, d.Limit} {
 		f.nodes.limit = limit
 		if _, err := f.options(ctx, a); err != nil {
@@ -166,8 +167,11 @@ func nightlyDeploy(
 		}
 	}
 	return func(ctx context.Context, dir, limit, report, gate string) (nightly.Nodes, error) {
+		if err := cmd.Flags().Set("wheel", dir); err != nil {
+			return nightly.Nodes{}, err
+		}
 		f := f
-		f.nodes.limit, f.wheel, f.change.gate = limit, dir, gate
+		f.nodes.limit, f.change.gate = limit, gate
 		for _, ending := range reportEndings() {
 			f.nodes.reports = append(f.nodes.reports, report+ending)
 		}
@@ -196,17 +200,17 @@ func deployOnce(ctx context.Context, a *app, f deployFlags) (nightly.Nodes, erro
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return reportAtNight(ctx, f.nodes, f.gate(a, opt.Options), d.Fleet.Run, d.Apply(ctx))
+	return reportAtNight(ctx, a, f.nodes, f.gate(a, opt.Options), d.Fleet.Run, d.Apply(ctx))
 }
 
 // reportAtNight writes the reports of a deploy after its gate, and sums it up.
 func reportAtNight(
-	ctx context.Context, nodes nodeFlags, g gate, run string, r *report.Report,
+	ctx context.Context, a *app, nodes nodeFlags, g gate, run string, r *report.Report,
 ) (nightly.Nodes, error) {
 	if g.command != "" && r.Err() == nil && ctx.Err() == nil {
 		r.Gate = g.outcome(ctx, run, lists.Map(r.Nodes, func(n report.Node) string { return n.Name }), r)
 	}
-	r.EditHints(nodes.nameInventory)
+	r.EditHints(a.hints.expand)
 	n := nightly.Nodes{OK: r.Summary.OK, All: len(r.Nodes), Verdict: ui.Clean(r.Verdict())}
 	for _, node := range r.Nodes {
 		if node.Changed {
@@ -247,6 +251,7 @@ func deployEnvOnce(
 	}
 	spec.Wheels = append(slices.Clone(spec.Wheels), built...)
 	f.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")
+	a.hints.lock = f.lock
 	if _, _, err := (envLockFlags{files: f.files, out: f.lock}).lock(ctx, a, &spec, spec.Platforms); err != nil {
 		return nightly.Nodes{}, err
 	}
@@ -260,5 +265,5 @@ func deployEnvOnce(
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return reportAtNight(ctx, f.nodes, f.gate(a, opt.Options), d.Fleet.Run, d.Apply(ctx))
+	return reportAtNight(ctx, a, f.nodes, f.gate(a, opt.Options), d.Fleet.Run, d.Apply(ctx))
 }

@@ -20,7 +20,7 @@ import (
 // nodeReport is a report on nodes.
 type nodeReport interface {
 	Print(io.Writer) error
-	EditHints(func(hint string) string)
+	EditHints(edit func(hint, nodes string) string)
 	Err() error
 }
 
@@ -40,7 +40,7 @@ func reportOutcome(ctx context.Context, a *app, nodes nodeFlags, r nodeReport) e
 // printReport prints before it writes files, so that the user sees the report also where a file
 // cannot be written.
 func printReport(a *app, nodes nodeFlags, r nodeReport) error {
-	r.EditHints(nodes.nameInventory)
+	r.EditHints(a.hints.expand)
 	var err error
 	if nodes.json {
 		err = ui.JSON(a.stdout, r)
@@ -87,7 +87,7 @@ type changePlan interface {
 // is the one that the report of this plan would have, and if the survey failed with err. After an interrupted survey the
 // command goes on: Apply then only reports.
 func (f changeFlags) endSurvey(
-	ctx context.Context, a *app, nodes nodeFlags, plan changePlan, document any, err error,
+	ctx context.Context, a *app, nodes nodeFlags, plan changePlan, document func() any, err error,
 ) (done bool, _ error) {
 	switch {
 	case err != nil && (ctx.Err() == nil || f.dryRun):
@@ -95,10 +95,10 @@ func (f changeFlags) endSurvey(
 	case !f.dryRun:
 		return false, nil
 	case nodes.json:
-		return true, errors.Join(plan.Err(), ui.JSON(a.stdout, document))
+		return true, errors.Join(plan.Err(), ui.JSON(a.stdout, document()))
 	}
 	return true, errors.Join(plan.Err(), plan.Print(a.stdout), f.printGate(a.stdout),
-		report.PrintHints(a.stdout, plan.Excluded(), nodes.nameInventory))
+		report.PrintHints(a.stdout, plan.Excluded(), a.hints.expand))
 }
 
 // relativePath returns a path relative to the working directory, if that is shorter.

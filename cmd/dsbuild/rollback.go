@@ -62,7 +62,7 @@ func runRollback(ctx context.Context, a *app, f rollbackFlags) error {
 	d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
 	defer d.Close()
 	plan, err := d.SurveyRollback(ctx, f.run)
-	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newDeployPlan(plan), err); done {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, func() any { return newDeployPlan(plan, a.hints) }, err); done {
 		return err
 	}
 	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))

@@ -38,7 +38,10 @@ func newRootCommand(a *app) *cobra.Command {
 	root.Flags().BoolVarP(&version, "version", "V", false, "Print the version")
 	inGroup(root, groupGlobal, "version")
 	addGlobalFlags(root, &a.show)
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		a.hints = newHints(cmd, args)
+		return a.prepare(cmd)
+	}
 	cobra.EnableCommandSorting = false // the order of commandGroups is that of the work
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})

@@ -140,13 +140,15 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 		return errors.Join(context.Cause(ctx), printReport(a, f.deploy.nodes, s.Report()))
 	case err != nil:
 		return err
-	case f.deploy.change.dryRun:
+	}
+	plan.EditHints(a.hints.expand)
+	if f.deploy.change.dryRun {
 		preview, err := s.Preview(ctx)
 		if f.deploy.nodes.json {
-			return errors.Join(err, ui.JSON(a.stdout, newShipPlan(plan, preview)))
+			return errors.Join(err, ui.JSON(a.stdout, newShipPlan(plan, preview, a.hints)))
 		}
 		return errors.Join(err, plan.Print(a.stdout, a.show.Verbose), preview.Print(a.stdout),
-			f.deploy.change.printGate(a.stdout), report.PrintHints(a.stdout, preview.Excluded(), f.deploy.nodes.nameInventory))
+			f.deploy.change.printGate(a.stdout), report.PrintHints(a.stdout, preview.Excluded(), a.hints.expand))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)

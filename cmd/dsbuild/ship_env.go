@@ -110,6 +110,7 @@ func buildForEnv(
 	if err != nil {
 		return nil, false, err
 	}
+	plan.EditHints(a.hints.expand)
 	if kinds = spec.Platforms; len(kinds) == 0 {
 		kinds = environment.PlatformsOf(s.Served())
 	}

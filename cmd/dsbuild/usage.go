@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/lists"
@@ -45,11 +44,6 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 		return wrongArguments(cmd, cmd.Flags().Args())
 	}
 	return wrong
-}
-
-// nameInventory puts the name of the inventory into a hint of a package that does not know it.
-func (f nodeFlags) nameInventory(hint string) string {
-	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(f.inventory, remote.Quote(f.inventory)))
 }
 
 // meantCommand suggests a command for a word: one with a similar name, one of another group, or one that does what

@@ -37,6 +37,7 @@ func runWheelFor(ctx context.Context, a *app, f wheelFlags, network pipeline.Net
 	if err != nil {
 		return err
 	}
+	plan.EditHints(a.hints.expand)
 	if f.dryRun {
 		return errors.Join(plan.Err(), printWheelForPlan(a, plan, f.json, a.show.Verbose))
 	}

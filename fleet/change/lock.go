@@ -111,7 +111,7 @@ func withAdvice(n *fleet.Node, err error) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	return node.WithAdvice(f, f.Advice, n.Host.Python)
+	return node.WithAdvice(f, f.Advice, n.Host.Python, n.Facts)
 }
 
 // CheckPrevious checks the version that the agent would restore against the policy. It returns the digest of the

@@ -9,6 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/release/signing"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -167,11 +168,27 @@ func (d *Deploy) decide(ctx context.Context, newPlan func([]ProbeResult) (Plan, 
 	plan.applyPolicy(d.opt.Policy)
 	plan.ApplyInUse(known, d.opt.InUse)
 	d.Adopt(plan.Decisions)
+	if !d.opt.DryRun { // which prints the plan
+		plan.noteReplaced(d.opt.Reporter)
+	}
 	d.plan = plan
 	for i, n := range d.nodes {
 		n.plan = &plan.Nodes[i]
 	}
 	return plan, nil
+}
+
+// noteReplaced names the versions that the plan replaces, before anything is changed.
+func (p *Plan) noteReplaced(to ui.Reporter) {
+	var all []ui.Named
+	for _, n := range p.Nodes {
+		if n.Action == change.Install && n.replaces != "" {
+			all = append(all, ui.Named{Name: n.Name, Text: n.replaces})
+		}
+	}
+	for _, f := range ui.Fold(all) {
+		to.Note("%s", f)
+	}
 }
 
 // applyPolicy refuses the nodes that need extra wheels, unless the policy accepts them.

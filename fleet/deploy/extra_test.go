@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
@@ -153,7 +154,7 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	r := run(t, context.Background(), opt)
 	if n := r.Nodes[0]; n.Status != report.Refused ||
 		!strings.Contains(n.Error, "missing requirements: einops, hjson>=3 (this node has 2.0)") ||
-		!strings.Contains(n.Hint, "--deps bundle") {
+		!strings.HasSuffix(n.Hint, fault.Deploy("--deps", "bundle").String()) {
 		t.Errorf("without a bundle: %+v", n)
 	}
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -13,64 +14,63 @@ import (
 )
 
 // elsewhereHint is for a python: that runs in a container: files that dsbuild sends do not arrive there.
-const elsewhereHint = "set python: in the inventory to an interpreter in the node's own file system; " +
-	"install the wheel in an image when you build the image"
+func elsewhereHint() string {
+	return fault.SetPython("an interpreter in the node's own file system").String() +
+		"; install the wheel in an image when you build the image"
+}
 
 // environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
-func environmentFaults(n ProbeResult) (reasons []string, hint string) {
+func environmentFaults(n ProbeResult) (reasons []nodeerr.Message, hint string) {
 	f := n.Facts
-	switch {
-	case f.MissingPython() != "":
-		return []string{f.NoPython()},
-			f.PythonHint("set python: in the inventory to the absolute path of the environment's interpreter")
-	case f.Elsewhere:
+	if f.Elsewhere {
 		const format = "%s runs Python in another file system, as a container does: its %s (sys.prefix %s) is not the node's"
 		program, site, prefix := node.QuotePath(n.Python), node.QuotePath(f.SitePackages), node.QuotePath(f.Prefix)
-		return []string{fmt.Sprintf(format, program, site, prefix)}, elsewhereHint
-	case f.ExternallyManaged:
-		return []string{"externally managed Python (PEP 668) must not be changed"},
-			"create an environment there (python3 -m venv, uv venv), and set python: in the inventory"
+		return []nodeerr.Message{{Text: fmt.Sprintf(format, program, site, prefix)}}, elsewhereHint()
+	}
+	if why, try := f.Unusable(); why.Text != "" {
+		return []nodeerr.Message{why}, try
+	}
+	switch {
+	case f.Unreadable: // then nothing in it is known
+		why, try := f.NoPermission()
+		return []nodeerr.Message{why}, try
 	// After an interrupted change the RECORD may be missing: the agent repairs that first.
 	case len(f.NoRecord) > 0 && !f.Unfinished:
 		const without = "installed DeepSpeed has no RECORD, which a rollback needs: "
 		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
-			reasons = append(reasons, without+node.QuotePath(path))
+			reasons = append(reasons, nodeerr.Messagef(without+"%s", nodeerr.Own(node.QuotePath(path))))
 		}
-		return reasons, node.HintFor("remove-deepspeed", n.Python)
+		return reasons, node.HintFor("remove-deepspeed", n.Python, f.SitePackages)
 	case f.ForeignOwner != "":
-		owner := node.QuotePath(f.ForeignOwner)
-		return []string{fmt.Sprintf("environment %s is in %s's hands, who could redirect what root changes there",
-				node.QuotePath(f.Prefix), owner)},
-			fmt.Sprintf("set sudo: %[1]s (or user: %[1]s) in the inventory", node.PlainPath(f.ForeignOwner, "OWNER"))
+		owner, prefix := node.QuotePath(f.ForeignOwner), node.QuotePath(f.Prefix)
+		return []nodeerr.Message{{Text: fmt.Sprintf("environment %s is in %s's hands, who could redirect what root changes there", prefix, owner)}},
+			fault.SetUser(node.PlainPath(f.ForeignOwner, "OWNER")).String() + ", or set sudo: " + node.PlainPath(f.ForeignOwner, "OWNER")
 	}
 	return nil, ""
 }
 
 // noPermission returns the reason why the node itself must not change its environment, and a hint. Another node that
 // shares it may.
-func noPermission(f node.Facts) (reason, hint string) {
+func noPermission(f node.Facts) (reason nodeerr.Message, hint string) {
 	switch {
 	case f.ReadOnly:
-		return "environment is on a read-only file system: " + node.QuotePath(f.SitePackages),
+		return nodeerr.Message{Text: "environment is on a read-only file system: " + node.QuotePath(f.SitePackages)},
 			"remount it read-write, and check for disk errors: dmesg"
-	case f.HomeOwner != "":
+	case f.HomeOwner != "" && (f.Locked == "" || f.LockedBy != ""):
 		home, owner := node.QuotePath(f.Home()), node.QuotePath(f.HomeOwner)
-		return fmt.Sprintf("no write permission for %s, owned by %s", home, owner),
-			"set user: in the inventory to that user, or chown -R the directory to the environment's owner"
-	case !f.Writable:
-		return "no write permission for " + node.QuotePath(f.Prefix),
-			"set user: in the inventory to the environment's owner"
+		return nodeerr.Message{Text: fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
+			fault.SetUser("that user").String() + "; or chown -R the directory to the environment's owner"
 	}
-	return "", ""
+	return f.NoPermission()
 }
 
 // missingTorchOrPip returns the reasons why an environment cannot take any wheel, and a hint.
-func missingTorchOrPip(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
-	if f.Torch == "" {
-		return []string{"no torch in the environment"}, "set python: in the inventory to an environment with torch"
+func missingTorchOrPip(f node.Facts, opt PlanOptions) (reasons []nodeerr.Message, hint string) {
+	if why, try := f.NoTorch(); why.Text != "" {
+		return []nodeerr.Message{why}, try
 	}
 	if err := opt.NoPip[wheel.Minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
-		return []string{fmt.Sprintf("no pip in the environment, and cannot get one to send: %v", err)},
+		return []nodeerr.Message{{Text: fmt.Sprintf("no pip in the environment, and cannot get one to send: %v", err)}},
 			"install pip into the environment"
 	}
 	return nil, ""
@@ -118,7 +118,7 @@ func foreignCommands(w wheel.Loaded, extra []wheel.BundleWheel, f node.Facts) (r
 		case taken && owner == of:
 		case strings.HasPrefix(owner, "/"):
 			reasons = append(reasons, fmt.Sprintf("%s belongs to the Python of %s", name, node.QuotePath(owner)))
-			hint = node.HintFor("another-python", f.Executable)
+			hint = node.HintFor("another-python", f.Executable, f.SitePackages)
 		case taken && owner != "":
 			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
 		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
@@ -152,8 +152,12 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 		}
 		return reason, "rebuild the wheelhouse: dsbuild wheel --bundle"
 	}
-	return reason, fmt.Sprintf("install them on the node: %s -m pip install %s; or deploy with --deps bundle",
-		node.PlainPath(f.Executable, "python"), strings.Join(names, " "))
+	python, install := node.PlainPath(f.Executable, "python"), strings.Join(names, " ")
+	command := python + " -m pip install " + install
+	if f.Pip == "" {
+		command = "uv pip install --python " + python + " " + install
+	}
+	return reason, fmt.Sprintf("install them on the node: %s; or from a wheelhouse: %s", command, fault.Deploy("--deps", "bundle"))
 }
 
 // checkDisk returns a reason and a hint if the disk of the environment, or of dsbuild's own directory, is too full

@@ -59,7 +59,8 @@ func (n *nodeState) verifyFollower(ctx context.Context) error {
 		return err
 	}
 	leader := n.run.nodes[n.plan.Leader].Host.Name
-	try := strings.TrimPrefix(fault.Hint(err)+"; to roll back: dsbuild rollback INVENTORY --limit "+leader, "; ")
+	back := fault.Command{Do: "rollback", Nodes: []string{leader}}
+	try := strings.TrimPrefix(fault.Hint(err)+"; to roll back: "+back.String(), "; ")
 	err = nodeerr.Errorf("%w; the environment shared with %s keeps the new wheel", err, nodeerr.Own(leader))
 	return fault.AddHint(err, try)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -177,7 +178,7 @@ func TestFollowerThatFailsSaysWhatItsEnvironmentKeeps(t *testing.T) {
 	}
 	n := r.Nodes[1]
 	if n.Status != report.Failed || n.Step != "verify" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 ||
-		!strings.HasSuffix(n.Error, "; the environment shared with gpu1 keeps the new wheel") || !strings.HasSuffix(n.Hint, "dsbuild rollback INVENTORY --limit gpu1") {
+		!strings.HasSuffix(n.Error, "; the environment shared with gpu1 keeps the new wheel") || !strings.HasSuffix(n.Hint, fault.Command{Do: "rollback", Nodes: []string{"gpu1"}}.String()) {
 		t.Errorf("%+v", n)
 	}
 	if got := e.version(t); got != opt.Wheels[0].Version {

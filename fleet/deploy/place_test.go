@@ -111,7 +111,7 @@ func TestPythonInAnotherFileSystem(t *testing.T) {
 				t.Errorf("%s in %s: %s %q (hint %q), %d files sent, want it refused with %q", what, name, n.Status, n.Error, n.Hint, count.Puts.Load(), want)
 			}
 		}
-		if r, err := verify.Run(t.Context(), verifyOptions(opt)); err != nil || !strings.Contains(r.Nodes[0].Error, "no DeepSpeed installed") {
+		if r, err := verify.Run(t.Context(), verifyOptions(opt)); err != nil || !strings.HasPrefix(r.Nodes[0].Error, "no DeepSpeed ") {
 			t.Errorf("verify in %s: %v, %q, want what the image has", name, err, r.Nodes[0].Error)
 		}
 		e.mustBe(t, was)
@@ -182,7 +182,7 @@ func TestCommandsOfAnotherPython(t *testing.T) {
 	kept("rollback", back(t, opt))
 
 	// The hint makes an environment of its own, which takes the wheel.
-	_, command, _ := strings.Cut(hint, "in the inventory to it: ")
+	_, command, _ := strings.Cut(hint, "create one with: ")
 	alone := environment{dir: filepath.Join(t.TempDir(), "alone")}
 	alone.python = filepath.Join(alone.dir, "bin", "python")
 	alone.site = filepath.Join(alone.dir, strings.TrimPrefix(e.site, e.dir))

@@ -36,8 +36,9 @@ type NodePlan struct {
 	Chosen      []string            // the notes that explain the choice between several compatible wheels
 	Back        string              // the version that a rollback restores
 
-	need, free int64 // bytes for the wheels, on the fuller of its disks
-	onlyReads  bool  // refused only because it must not write: it can follow a node that shares its environment
+	need, free int64  // bytes for the wheels, on the fuller of its disks
+	onlyReads  bool   // refused only because it must not write: it can follow a node that shares its environment
+	replaces   string // the note on the version that the wheel takes the place of
 }
 
 // Plan lists the actions of a deploy, in inventory order.
@@ -102,7 +103,7 @@ func Usable(nodes []ProbeResult, opt PlanOptions) Plan {
 	return newPlan(nodes, func(i int, n *NodePlan) {
 		n.Action = change.Install
 		if reasons, hint := missingTorchOrPip(nodes[i].Facts, opt); len(reasons) > 0 {
-			n.refuse(hint, reasons...)
+			n.SetRefused(hint, reasons...)
 		}
 	})
 }
@@ -189,12 +190,12 @@ func newPlan(nodes []ProbeResult, decide func(i int, n *NodePlan)) Plan {
 		if probed.Err != nil {
 			n.SetAbsent(probed.Err)
 		} else if reasons, hint := environmentFaults(probed); len(reasons) > 0 {
-			n.refuse(hint, reasons...)
+			n.SetRefused(hint, reasons...)
 		} else {
 			decide(i, n)
-			if reason, hint := noPermission(probed.Facts); reason != "" {
+			if reason, hint := noPermission(probed.Facts); reason.Text != "" {
 				n.onlyReads, n.Unfit = n.Action != change.Refuse, false
-				n.refuse(hint, reason)
+				n.SetRefused(hint, reason)
 			}
 		}
 	}
@@ -235,7 +236,7 @@ func (p *Plan) notePrefixes(nodes []ProbeResult, members []int) {
 // choose decides the action on a node with the wheel that fits it best.
 func (n *NodePlan) choose(tables *compat.Tables, f node.Facts, offered []wheel.Loaded, opt PlanOptions) error {
 	if reasons, hint := missingTorchOrPip(f, opt); len(reasons) > 0 {
-		n.refuse(hint, reasons...)
+		n.SetRefused(hint, reasons...)
 		return nil
 	}
 	choice, err := compat.Choose(tables, offered, f)
@@ -244,7 +245,7 @@ func (n *NodePlan) choose(tables *compat.Tables, f node.Facts, offered []wheel.L
 	}
 	if choice.Wheel == nil {
 		n.Unfit = true
-		n.refuse("build a wheel for this node: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
+		n.refuse(buildHint(offered), choice.Verdict.Reasons...)
 		return nil
 	}
 	n.WheelName = choice.Wheel.Manifest.Name
@@ -258,7 +259,7 @@ func (n *NodePlan) assign(tables *compat.Tables, f node.Facts, a Assignment, opt
 	reasons, hint := missingTorchOrPip(f, opt)
 	switch {
 	case len(reasons) > 0:
-		n.refuse(hint, reasons...)
+		n.SetRefused(hint, reasons...)
 	case a.Refusal != nil:
 		n.Unfit = true
 		n.refuse(a.Refusal.Hint, a.Refusal.Reasons...)
@@ -291,6 +292,9 @@ func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts,
 		return
 	}
 	n.Action, n.ExtraWheels = change.Install, extra
+	if n.replaces = replaced(d, w); n.replaces != "" {
+		n.Notes = append(slices.Clone(n.Notes), n.replaces)
+	}
 	if f.CondaRecord != "" {
 		n.Notes = append(n.Notes, f.CondaNote())
 	}
@@ -302,6 +306,32 @@ func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts,
 	if obstacles, hint := installObstacles(*w, f, extra, lacks, err, opt); len(obstacles) > 0 {
 		n.SetRefused(hint, obstacles...)
 	}
+}
+
+// replaced is the note on a DeepSpeed that a wheel takes the place of; "" if there is none, or it came from this wheel.
+func replaced(d *node.Installed, w *wheel.Loaded) string {
+	switch {
+	case d == nil || d.SHA256 == w.Manifest.SHA256:
+		return ""
+	case d.Version == w.Version && d.SHA256 == "":
+		return "replaces DeepSpeed " + d.Version + ", which another tool installed"
+	case d.Version == w.Version:
+		return fmt.Sprintf("replaces another wheel of DeepSpeed %s (sha256 %.12s)", d.Version, node.PlainVersion(d.SHA256))
+	}
+	return "replaces DeepSpeed " + d.Version
+}
+
+// buildHint is the hint for a node that none of the offered wheels fits: how to build one of the same DeepSpeed.
+func buildHint(offered []wheel.Loaded) string {
+	release := ""
+	for _, w := range offered {
+		of := wheel.Release(w.Version)
+		if of == "" || release != "" && release != of {
+			return "build a wheel for this node with dsbuild ship, from the DeepSpeed that it should run (--deepspeed)"
+		}
+		release = of
+	}
+	return "build a wheel for this node: " + fault.Command{Do: "ship", Flags: []string{"--deepspeed", release}}.String()
 }
 
 // refuse plans that nothing is sent.

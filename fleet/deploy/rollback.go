@@ -87,7 +87,7 @@ func (n *NodePlan) decideRollback(p *node.Previous, undone node.Run, undoable bo
 	case p.Undone:
 		n.Action, n.Notes = change.Leave, []string{"unchanged: rolled back already"}
 	case p.Wrong != "":
-		n.refuse(node.HintFor(p.Advice, python), node.NewNodeError(p.Wrong).Error())
+		n.refuse(node.HintFor(p.Advice, python, ""), node.NewNodeError(p.Wrong).Error())
 	default:
 		n.Action, n.Back = change.Rollback, previousName(p)
 		if p.Interrupted {

@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -189,13 +190,18 @@ func removeByteCode(t *testing.T, dir string) {
 	}
 }
 
+// installs is the command of a hint that installs a wheel.
+func installs(w wheel.Loaded) string {
+	return fault.Command{Do: "deploy", Wheel: &fault.WheelFile{Name: w.Manifest.Name, SHA256: w.Manifest.SHA256}}.String()
+}
+
 func TestVerifyNamesNodeAndFile(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 3)
 	f.envs[1].write(t, adam, "edited = True\n")
 	r := f.look(t)
 	differs(t, r, 1, adam+" does not match RECORD")
-	if n := r.Nodes[1]; n.Facts.DeepSpeed == nil || n.Facts.DeepSpeed.Intact || len(n.Facts.DeepSpeed.Altered) != 1 || !strings.Contains(n.Hint, "dsbuild deploy") {
+	if n := r.Nodes[1]; n.Facts.DeepSpeed == nil || n.Facts.DeepSpeed.Intact || len(n.Facts.DeepSpeed.Altered) != 1 || !strings.HasSuffix(n.Hint, installs(withWheel(f).Wheels[0])) {
 		t.Errorf("%+v, hint %q", n.Facts.DeepSpeed, n.Hint)
 	}
 	out := printed(t, r)
@@ -466,7 +472,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	f.opt.Hosts[1].Python = bare.python
 	f.opt.Hosts[2].Python = "/nowhere/python"
 	r := f.look(t)
-	for i, want := range []string{"", "no DeepSpeed installed", "no usable Python"} {
+	for i, want := range []string{"", "no DeepSpeed in the environment of " + bare.python, "no usable Python: /nowhere/python not found"} {
 		if n := r.Nodes[i]; len(n.Differs) != 1 && i > 0 || n.Error != want && i > 0 {
 			t.Errorf("%s: %q", n.Name, n.Differs)
 		}
@@ -476,7 +482,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	}
 	// With none at all they agree, but run nothing.
 	f.opt.Hosts = f.opt.Hosts[1:2]
-	if r := f.look(t); code(r.Err()) != 3 || r.Nodes[0].Error != "no DeepSpeed installed" || r.Nodes[0].After != nil {
+	if r := f.look(t); code(r.Err()) != 3 || r.Nodes[0].Error != "no DeepSpeed in the environment of "+bare.python || r.Nodes[0].After != nil {
 		t.Errorf("%v", r.Err())
 	}
 	// One elsewhere is not one of the environment.

@@ -9,6 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -157,14 +158,10 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 	set, err := opt.Lock.For(*n.Facts)
 	switch {
 	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
-		try := n.Facts.PythonHint("install Python " + opt.Lock.Python +
-			" on the node, or set interpreter: in environment.yaml to a Python on the node or an archive to bundle")
-		p.refuse(try, n.Facts.NoPython())
+		p.refuse(pythonHint(opt.Lock, *n.Facts), n.Facts.NoPython())
 		return
 	case err != nil:
-		p.refuse(
-			"re-lock for these nodes: dsbuild env lock environment.yaml --for INVENTORY; set interpreter: to their Python",
-			err.Error())
+		p.refuse(lockHint(), err.Error())
 		return
 	case !n.State.Writable:
 		p.refuse("set folder: in environment.yaml to a directory that this user can write",
@@ -186,6 +183,17 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 	if !p.Ready || p.Python {
 		p.send(n.State, opt)
 	}
+}
+
+// pythonHint is the hint for a node without the Python of the environment.
+func pythonHint(lock *environment.Lock, f node.Facts) string {
+	return f.PythonHint("install Python " + lock.Python +
+		" on the node, or set interpreter: in environment.yaml to a Python on the node or an archive to bundle, and re-lock")
+}
+
+// lockHint is the hint for nodes that the lockfile does not cover.
+func lockHint() string {
+	return "re-lock for all nodes, with interpreter: set to their Python: " + fault.Command{Do: "env lock"}.String()
 }
 
 // roomMargin is the free space that the installer and its notes need.

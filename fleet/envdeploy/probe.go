@@ -161,7 +161,7 @@ func (n *nodeState) refuseUnsafe(why string) error {
 	if why == "" {
 		return nil
 	}
-	return node.WithAdvice(node.NewNodeError(why), "unsafe-place", n.Host.Python)
+	return node.WithAdvice(node.NewNodeError(why), "unsafe-place", n.Host.Python, n.Facts)
 }
 
 // wanted is the digest of the environment that the node should have; "" if there is none for it.

@@ -67,8 +67,7 @@ func (d *Deploy) compare() {
 			}
 			n.Status = report.Differs
 			n.differs = append(n.differs, "commands or data files differ from "+from)
-			n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")),
-				"recreate it: dsbuild env deploy INVENTORY --force --limit %s", n.Host.Name)
+			n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")), "%s", recreateHint())
 		}
 	}
 }

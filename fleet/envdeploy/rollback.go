@@ -21,8 +21,7 @@ func planRollback(nodes []ProbeResult) Plan {
 	return newPlan(nodes, func(p *NodePlan, n ProbeResult) {
 		switch {
 		case n.Facts.MissingPython() != "" && n.State.Previous == nil:
-			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"),
-				n.Facts.NoPython())
+			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml to a Python on the node, and re-lock"), n.Facts.NoPython())
 		case n.State.Previous == nil:
 			p.refuse("deploy the environment you want; only the environment before the last switch is kept", "no previous environment to roll back to")
 		default:

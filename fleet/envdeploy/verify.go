@@ -52,7 +52,7 @@ func (n *nodeState) verifyCurrent(ctx context.Context) error {
 		return err
 	}
 	if err := n.compareWithLock(); err != nil {
-		return fault.AddHint(err, "recreate it: dsbuild env deploy INVENTORY --force")
+		return fault.WithHint(err, "%s", recreateHint())
 	}
 	return n.prove(ctx, n.now.Python)
 }
@@ -71,7 +71,7 @@ func (n *nodeState) check(ctx context.Context) error {
 		return n.refuseUnsafe(answer.Unsafe)
 	}
 	if answer.Checked == nil || n.now == nil {
-		return fault.WithHint(errors.New("environment no longer exists"), "deploy it again")
+		return fault.WithHint(errors.New("environment no longer exists"), "deploy it again: %s", fault.Deploy())
 	}
 	n.files = answer.Checked
 	return nil
@@ -89,6 +89,10 @@ func (n *nodeState) compareWithLock() error {
 	}
 	return errors.New("environment does not match the lockfile: " + strings.Join(differs, "; "))
 }
+
+// recreateHint is the hint for an environment whose files have changed. A deploy leaves one with the wanted digest as it
+// is, except with --force.
+func recreateHint() string { return "recreate it: " + fault.Deploy("--force").String() }
 
 // differences lists the differences between the node's environment and the lock. If dsbuild does not
 // have a wheel of the lock here, only the node compares its files, with RECORD.
@@ -185,7 +189,7 @@ func (n *nodeState) inspect(ctx context.Context) error {
 	set, err := n.run.opt.Lock.For(*n.Facts)
 	switch {
 	case n.Facts.MissingPython() != "" && n.brought == nil:
-		return errors.New(n.Facts.NoPython())
+		return fault.WithHint(errors.New(n.Facts.NoPython()), "%s", pythonHint(n.run.opt.Lock, *n.Facts))
 	case err != nil:
 		n.differs = []string{err.Error()}
 		return nil
@@ -215,8 +219,14 @@ func (n *nodeState) endVerify(_ context.Context, err error) {
 	case err != nil:
 	case len(n.differs) > 0:
 		n.Status = report.Differs
-		n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")),
-			"run dsbuild env deploy; add --force for nodes that already have this digest")
+		try := "deploy it: " + fault.Deploy().String()
+		if n.now != nil && n.plan.Set != nil && n.now.Digest == n.plan.Set.Digest {
+			try = recreateHint()
+		}
+		if n.plan.Set == nil { // the lockfile does not cover the node
+			try = lockHint()
+		}
+		n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")), "%s", try)
 	default:
 		n.Status = report.OK
 	}

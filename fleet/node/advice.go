@@ -10,19 +10,21 @@ import (
 
 // adviceTexts returns the hints for errors on a node, by the code that the node's program sends
 // with the error. The node sends only the code, never the text: a user trusts a hint as dsbuild's
-// own, and it may hold a command to run. python and environment are the node's, from the inventory.
-func adviceTexts(python, environment string) map[string]string {
+// own, and it may hold a command to run. python and environment are the node's, from the inventory; site is its
+// site-packages.
+func adviceTexts(python, environment, site string) map[string]string {
 	return map[string]string{
 		"accelerator":          "unset DS_ACCELERATOR on the node if it is set",
 		"another-package":      "uninstall that package on the node, or build a wheel without that file",
-		"another-python":       "create an environment for this Python alone, with torch, and set python: in the inventory to it: " + python + " -m venv DIR",
+		"another-python":       fault.SetPython("the interpreter of an environment for this Python alone, with torch").String() + "; create one with: " + python + " -m venv DIR",
 		"code-of-package":      "uninstall that package if it must not change DeepSpeed; a deploy leaves its files alone",
-		"deploy-again":         "deploy again",
-		"deploy-bundle":        "deploy again with --deps bundle",
-		"deploy-force":         "deploy with --force: files changed after the installation",
+		"deploy-again":         "deploy again: " + fault.Deploy().String(),
+		"deploy-bundle":        "reinstall it: " + fault.Deploy("--deps", "bundle").String(),
+		"deploy-bundle-force":  "reinstall them: " + fault.Deploy("--deps", "bundle", "--force").String(),
+		"deploy-force":         "files changed after the installation; reinstall them: " + fault.Deploy("--force").String(),
 		"deploy-wanted":        "deploy the DeepSpeed version you want: a deploy keeps the files that dsbuild did not install",
 		"disk":                 "check for disk errors: dmesg",
-		"env-force":            "recreate it: dsbuild env deploy INVENTORY --force",
+		"env-force":            "recreate it: " + fault.Deploy("--force").String(),
 		"file-locks":           "use a file system with file locks (NFS: mount without nolock)",
 		"in-the-way":           "move it aside on the node, or build a wheel without that file",
 		"installs-elsewhere":   "check whether this Python installs packages into a directory that it does not import from",
@@ -31,18 +33,20 @@ func adviceTexts(python, environment string) map[string]string {
 		"lock-stopped":         "on the node: kill -CONT PID; the process continues, or undoes its work and ends if its dsbuild is gone; then rerun",
 		"look-at-kept":         "nothing was changed; to keep the files moved aside, rename kept-* next to that file to foreign-*; then remove the file, and deploy again",
 		"no-room":              "free disk space: df -h " + environment + "; df -i " + environment + "; quota",
+		"no-module":            "install this package into the environment on the node, with the tool that created it; " + python + " is its interpreter",
+		"no-permission":        "run on the node, as the owner of the files: chmod -R u+rwX,go+rX " + site + "/deepspeed*",
 		"noexec":               "set folder: in environment.yaml to a file system that is not mounted noexec",
 		"not-accepted":         "stop the program that is changing this environment, then deploy again",
-		"not-as-root":          "set sudo: or user: in the inventory to that account",
+		"not-as-root":          fault.SetUser("that account").String() + ", or set sudo: to it",
 		"one-environment-back": "deploy the environment you want; only the environment before the last switch is kept",
 		"one-step-back":        "deploy the version you want; only the version before the last deploy is kept",
-		"other-installation":   "deploy again: this node sees another installation, or its files changed",
+		"other-installation":   "this node sees another installation, or its files changed; deploy again: " + fault.Deploy().String(),
 		"remove-deepspeed":     "uninstall it on the node: " + python + " -m pip uninstall deepspeed; if pip refuses for lack of a RECORD, remove the dist-info directory by hand",
 		"other-python":         "mount the environment at the path that its commands name, or use separate environments on nodes with other paths",
-		"removed":              "deploy again if it was removed",
+		"removed":              "reinstall it if it was removed: " + fault.Deploy().String(),
 		"replace-by-hand":      "remove it on the node first, or install a suitable version with the tool that installed it",
 		"same-path":            "with a container in exec_prefix, mount the environment there at the same path as on the node",
-		"several":              "deploy the version you want: a deploy replaces all of them",
+		"several":              "reinstall the wheel, which replaces all of them: " + fault.Deploy().String(),
 		"shadow":               "remove it, or take its directory off sys.path",
 		"shadow-pythonpath":    "remove its directory from PYTHONPATH",
 		"shadow-user":          "uninstall it from the user's packages on the node: " + python + " -m pip uninstall deepspeed; or set PYTHONNOUSERSITE=1",
@@ -55,14 +59,15 @@ func adviceTexts(python, environment string) map[string]string {
 }
 
 // HintFor returns the hint for a code that a node sent, "" for a code that dsbuild does not know. A code may end with
-// a colon and the number of a process, which the hint names. python is the node's in the inventory.
-func HintFor(code, python string) string {
+// a colon and the number of a process, which the hint names. python is the node's in the inventory, and site its
+// site-packages, "" if they are not known.
+func HintFor(code, python, site string) string {
 	environment := "ENVIRONMENT"
 	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {
 		environment = path.Dir(path.Dir(python))
 	}
 	code, pid, numbered := strings.Cut(code, ":")
-	text := adviceTexts(PlainPath(python, "python"), PlainPath(environment, "the environment"))[code]
+	text := adviceTexts(PlainPath(python, "python"), PlainPath(environment, "the environment"), PlainPath(site, "SITE-PACKAGES"))[code]
 	if n, err := strconv.Atoi(pid); err == nil && n > 0 {
 		return strings.ReplaceAll(text, "PID", pid)
 	} else if numbered {
@@ -72,6 +77,10 @@ func HintFor(code, python string) string {
 }
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.
-func WithAdvice(err error, code, python string) error {
-	return fault.AddHint(err, HintFor(code, python))
+func WithAdvice(err error, code, python string, facts *Facts) error {
+	site := ""
+	if facts != nil {
+		site = facts.SitePackages
+	}
+	return fault.AddHint(err, HintFor(code, python, site))
 }

@@ -54,7 +54,7 @@ func TestAdviceNamesTheInventorysPython(t *testing.T) {
 		{"lock-stopped:1; reboot", "/opt/env/bin/python", ""},
 		{"lock-stopped:-1", "/opt/env/bin/python", ""},
 	} {
-		if got := node.HintFor(c.code, c.python); got != c.want {
+		if got := node.HintFor(c.code, c.python, ""); got != c.want {
 			t.Errorf("%s with %s: %q, want %q", c.code, c.python, got, c.want)
 		}
 	}

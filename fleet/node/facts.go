@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -49,6 +52,9 @@ type Facts struct {
 	Previous   *Previous  `json:"previous"`             // the version that a rollback restores; nil: nothing is kept
 	Unfinished bool       `json:"unfinished"`           // a change of the environment was cut off and waits for repair
 	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Home, if dsbuild may not write there
+	Locked     string     `json:"locked,omitempty"`     // the first path of the environment that this user cannot read and change
+	LockedBy   string     `json:"locked_by,omitempty"`  // its owner; "": this user
+	Unreadable bool       `json:"unreadable,omitempty"` // it cannot even be read
 	// ForeignOwner is, if dsbuild is root there, another account that owns a directory on the path of the environment.
 	ForeignOwner string `json:"foreign_owner,omitempty"`
 	ReadOnly     bool   `json:"read_only"` // site-packages is on a file system mounted read-only
@@ -67,6 +73,8 @@ type Facts struct {
 	FreeBytes    int64             `json:"free_bytes"`     // file system of site-packages
 	FreeTmpBytes int64             `json:"free_tmp_bytes"` // where dsbuild keeps temporary files: Home
 	Missing      []string          `json:"missing,omitempty"`
+
+	Asked string `json:"-"` // the interpreter that was asked for
 }
 
 // GPU is one device as nvidia-smi names it.
@@ -203,7 +211,11 @@ func (f Facts) MissingPython() string {
 
 // NoPython is the message for MissingPython: "no usable Python 3.8 or later (/usr/bin/python3 is 3.6.8)".
 func (f Facts) NoPython() string {
-	return "no usable Python" + strings.TrimPrefix(f.MissingPython(), "python")
+	missing := strings.TrimPrefix(f.MissingPython(), "python")
+	if missing == "" && f.Asked != "" {
+		missing = ": " + QuotePath(f.Asked) + " not found"
+	}
+	return "no usable Python" + missing
 }
 
 // silentPython matches MissingPython of a Python that ended before dsbuild's program, without a word.
@@ -225,4 +237,49 @@ func (f Facts) PythonHint(otherwise string) string {
 			" on the node (.bashrc, or setup: and env: in the inventory): it prevents Python from starting"
 	}
 	return otherwise
+}
+
+// Unusable returns why dsbuild cannot use the node's Python, and a hint. It returns "" if it can.
+func (f Facts) Unusable() (why nodeerr.Message, hint string) {
+	switch {
+	case f.MissingPython() != "":
+		return nodeerr.Message{Text: f.NoPython(), Common: f.NoPython()},
+			f.PythonHint(fault.SetPython("the absolute path of the environment's interpreter").String())
+	case f.ExternallyManaged:
+		return nodeerr.Messagef("externally managed Python (PEP 668) must not be changed: %s", nodeerr.Own(QuotePath(f.Executable))),
+			fault.SetPython("the interpreter of an environment").String() + "; python3 -m venv or uv venv creates one"
+	}
+	return nodeerr.Message{}, ""
+}
+
+// NoTorch returns the message and the hint for an environment without torch. It returns "" if it has torch.
+func (f Facts) NoTorch() (why nodeerr.Message, hint string) {
+	if f.Torch != "" {
+		return nodeerr.Message{}, ""
+	}
+	return nodeerr.Messagef("no torch in the environment of %s", nodeerr.Own(QuotePath(f.Executable))),
+		fault.SetPython("the interpreter of an environment with torch").String() +
+			"; or install torch there, with the tool that created the environment"
+}
+
+// NoPermission returns the message and the hint for an environment that this user cannot read and change. It
+// returns "" if it can.
+func (f Facts) NoPermission() (why nodeerr.Message, hint string) {
+	if f.Writable {
+		return nodeerr.Message{}, ""
+	}
+	path, what, mode := cmp.Or(f.Locked, f.Prefix), "write", "u+w"
+	if f.Unreadable {
+		what, mode = "read", "u+rwX"
+	}
+	quoted := nodeerr.Own(QuotePath(path))
+	switch {
+	case f.LockedBy != "":
+		return nodeerr.Messagef("no %s permission for %s, owned by %s", what, quoted, QuotePath(f.LockedBy)),
+			fault.SetUser("that user").String()
+	case f.Locked == "":
+		return nodeerr.Messagef("no %s permission for %s", what, quoted), fault.SetUser("the environment's owner").String()
+	}
+	return nodeerr.Messagef("no %s permission for %s", what, quoted),
+		"run on the node: chmod " + mode + " " + PlainPath(path, "PATH")
 }

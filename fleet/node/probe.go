@@ -47,7 +47,8 @@ type ProbeOptions struct {
 
 // answer collects the messages of the probe.
 type answer struct {
-	any bool // at least one message came
+	asked string // the interpreter
+	any   bool   // at least one message came
 
 	gpus                                           []GPU
 	driver, container, machine, libc, flags, found string // found: the interpreter's path
@@ -117,12 +118,12 @@ func runProbe(
 		return nil, nil, err
 	}
 	mark := newMark()
-	got := answer{followUp: f}
+	got := answer{followUp: f, asked: cmp.Or(python, defaultPython)}
 	// Pass a shell script as an argument and a Python program on standard input: neither needs a
 	// file on the node.
 	source, sizes := program.withInput(mark, quoteJSON(request))
 	err = runMarked(ctx, r, remote.Command{
-		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, defaultPython), runBoot, boot, sizes},
+		Argv:  []string{"sh", "-c", probeShell, "sh", mark, got.asked, runBoot, boot, sizes},
 		Stdin: strings.NewReader(source),
 	}, &messages{mark: []byte(mark), each: got.readMessage})
 	var broken *ScriptError
@@ -291,6 +292,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 		f.Platform = "linux_" + machine // as Python would call it
 	}
 	f.GPUs, f.GPUsHidden = append([]GPU{}, a.gpus...), a.gpusHidden // GPUs is not null in JSON
+	f.Asked = a.asked
 	f.Driver, f.Container = a.driver, a.container
 	f.Missing = slices.Concat(a.missingPython(broken), f.missingFacts())
 	if machine == "" || machine == x86 && flags == "" {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Cause is one failure that several nodes share, at the same step. The error texts may differ in
@@ -23,16 +25,23 @@ type Cause struct {
 	Alike bool `json:"-"`
 }
 
-// EditHints rewrites every hint, such as one that does not know the name of the inventory.
-func (r *Report) EditHints(edit func(hint string) string) {
-	for i := range r.Nodes {
-		r.Nodes[i].Hint = edit(r.Nodes[i].Hint)
+// EditHints rewrites every hint. nodes are those with it, as a value of --limit.
+func (r *Report) EditHints(edit func(hint, nodes string) string) {
+	for i := range r.Causes { // before the hints of nodes, with which it compares
+		c := &r.Causes[i]
+		var with []string
+		for _, n := range r.Nodes {
+			if n.Hint == c.Hint && slices.Contains(c.Nodes, n.Name) {
+				with = append(with, n.Name)
+			}
+		}
+		c.Hint = ui.OneLine(edit(c.Hint, ui.FoldNames(with)))
 	}
-	for i := range r.Causes {
-		r.Causes[i].Hint = edit(r.Causes[i].Hint)
+	for i := range r.Nodes {
+		r.Nodes[i].Hint = ui.OneLine(edit(r.Nodes[i].Hint, r.Nodes[i].Name))
 	}
 	if r.Gate != nil {
-		r.Gate.Hint = edit(r.Gate.Hint)
+		r.Gate.Hint = ui.OneLine(edit(r.Gate.Hint, ""))
 	}
 }
 

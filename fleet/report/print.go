@@ -317,16 +317,16 @@ func (r *Report) values(of func(*node.Facts) string) string {
 }
 
 // PrintHints writes the hints for nodes that a plan leaves as they are, equal ones in one line. edit
-// changes a hint before it is written.
-func PrintHints(w io.Writer, left []ExcludedNode, edit func(string) string) error {
+// changes a hint of nodes, a value of --limit, before it is written.
+func PrintHints(w io.Writer, left []ExcludedNode, edit func(hint, nodes string) string) error {
 	var hints []ui.Named
 	for _, n := range left {
 		if n.Hint != "" {
-			hints = append(hints, ui.Named{Name: n.Name, Text: edit(n.Hint)})
+			hints = append(hints, ui.Named{Name: n.Name, Text: n.Hint})
 		}
 	}
 	for _, f := range ui.Fold(hints) {
-		if _, err := fmt.Fprintf(w, "%s: hint: %s\n", f.Names, ui.Clean(f.Text)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s: hint: %s\n", f.Names, ui.Clean(edit(f.Text, f.Names))); err != nil {
 			return err
 		}
 	}

@@ -42,6 +42,18 @@ func (s *Selection) Groups() []report.Group {
 	return out
 }
 
+// EditHints rewrites the hints of the excluded nodes. nodes are those with a hint, as a value of --limit.
+func (s *Selection) EditHints(edit func(hint, nodes string) string) {
+	with := map[string][]string{}
+	for _, l := range s.Excluded {
+		with[l.Hint] = append(with[l.Hint], l.Node)
+	}
+	for i := range s.Excluded {
+		l := &s.Excluded[i]
+		l.Hint = edit(l.Hint, ui.FoldNames(with[l.Hint]))
+	}
+}
+
 // Lines returns the plan as text: each wheel with its nodes and the reasons for it, then the
 // nodes that get no wheel.
 func (s *Selection) Lines() []string {

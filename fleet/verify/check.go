@@ -82,7 +82,7 @@ func Check(
 	case err != nil:
 		return err
 	case last.Failed != "":
-		return node.WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host.Python)
+		return node.WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host.Python, &facts)
 	case last.Verified == nil:
 		return noAnswer()
 	}

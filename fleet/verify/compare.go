@@ -10,20 +10,47 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Hints for a node that differs.
 const (
-	deployHint = "install the wheel: dsbuild deploy INVENTORY"
-	againHint  = "reinstall the wheel, whose files have changed: dsbuild deploy INVENTORY"
 	byHandHint = "reinstall this DeepSpeed, whose files have changed"
-	fitHint    = "match its environment to the other nodes', or build a wheel for it: dsbuild ship INVENTORY"
 	alikeHint  = "make the environments match with the tool that created them; dsbuild changes only DeepSpeed"
 	kindsHint  = "make the environments match; if they differ on purpose, pass their wheels with --wheel, " +
 		"or verify each node type separately with --limit"
 )
+
+// deployHint is the hint for a node that should get its wheel; setStatus adds which.
+func deployHint() string { return "install the wheel: " + fault.Deploy().String() }
+
+// chooseHint is the hint for nodes of which none can tell what is right.
+func chooseHint(*nodeState, node.Deviation) string {
+	return "decide which wheel they should run, and install it: " + fault.Command{Do: "deploy", Wheel: &fault.WheelFile{}}.String()
+}
+
+// hintAgainst is the hint for a node that deviates from the majority in its DeepSpeed.
+func hintAgainst(n *nodeState, d node.Deviation) string {
+	if d.Tie != nil {
+		return chooseHint(n, d)
+	}
+	return deployHint()
+}
+
+// fitHint is the hint for a node on which a DeepSpeed of this version does not run.
+func (n *nodeState) fitHint(version string) string {
+	if _, try := n.Facts.NoTorch(); try != "" {
+		return try
+	}
+	const alike = "match its environment to the other nodes'"
+	if release := wheel.Release(version); release != "" {
+		return alike + ", or build a wheel for it: " + fault.Command{Do: "ship", Flags: []string{"--deepspeed", release}}.String()
+	}
+	return alike
+}
 
 // compareNodes adds to each node its differences: those that the node shows alone, those from its wheel,
 // and those from most other nodes. files maps the sha256 of each wheel to its files. It is pure.
@@ -49,8 +76,12 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 			sum := func(f node.Facts) string { return report.ShortSum(f.ExtraWheels[name]) }
 			came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: sum}}
 			for _, alike := range groupBy(group, func(n *nodeState) string { return n.Facts.Dists[name] }) {
-				const hint = "deploy again with --deps bundle and --force"
-				compareAll(alike, came, func(*nodeState, node.Deviation) string { return hint })
+				compareAll(alike, came, func(n *nodeState, d node.Deviation) string {
+					if d.Tie != nil {
+						return chooseHint(n, d)
+					}
+					return n.hintFor("deploy-bundle-force")
+				})
 			}
 		}
 		free := slices.DeleteFunc(slices.Clone(group), func(n *nodeState) bool { return n.wheel != nil })
@@ -62,7 +93,7 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 				}
 				return report.ShortSum(f.DeepSpeed.SHA256)
 			}}}
-			compareAll(free, came, func(*nodeState, node.Deviation) string { return deployHint })
+			compareAll(free, came, hintAgainst)
 			compareFiles(free)
 		}
 	}
@@ -97,13 +128,13 @@ func (n *nodeState) group() string {
 
 // addOwnDifferences adds the differences that one node shows without a comparison.
 func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
+	why, try := n.Facts.Unusable()
 	if n.Facts.MissingPython() != "" {
-		const hint = "set python: in the inventory to the absolute path of the environment's interpreter"
-		n.differ(n.Facts.PythonHint(hint), "%s", n.Facts.NoPython())
+		n.differ(try, "%s", why)
 		return
 	}
 	if n.Facts.Unfinished {
-		n.differ("wait for the running deploy, or deploy again",
+		n.differ("wait for the running deploy; if none is running, deploy again: "+fault.Deploy().String(),
 			"a deploy is in progress or was interrupted")
 	}
 	if n.Facts.Leftovers && !n.Facts.Unfinished {
@@ -112,8 +143,19 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if n.Facts.DeepSpeed == nil {
 		n.runsOther = true
-		if len(n.differs) == 0 { // else inspect_files.py has already reported its DeepSpeed
-			n.differ(deployHint, "no DeepSpeed installed")
+		// A deploy would refuse an environment that is the wrong one.
+		if n.Facts.Unreadable {
+			why, try = n.Facts.NoPermission()
+		}
+		noTorch, torch := n.Facts.NoTorch()
+		switch python := node.QuotePath(n.Facts.Executable); {
+		case len(n.differs) > 0: // inspect_files.py has already reported its DeepSpeed
+		case why.Text != "":
+			n.differ(try, "no DeepSpeed in the environment of %s: %s", python, why)
+		case noTorch.Text != "":
+			n.differ(torch, "no DeepSpeed and %s", noTorch)
+		default:
+			n.differ(deployHint(), "no DeepSpeed in the environment of %s", python)
 		}
 	}
 	l := n.installed
@@ -122,11 +164,17 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if reasons := l.unfit(tables, *n.Facts); n.wheel == nil && len(reasons) > 0 {
 		n.runsOther = true
-		n.differ(fitHint, "installed DeepSpeed is incompatible: %s", strings.Join(reasons, "; "))
+		n.differ(n.fitHint(l.Version), "installed DeepSpeed is incompatible: %s", strings.Join(reasons, "; "))
 	}
-	try := byHandHint
-	if l.Noted != nil {
-		try = againHint
+	if l.Bare && n.Facts.Unreadable {
+		why, try := n.Facts.NoPermission()
+		n.differ(try, "%s", why)
+	}
+	if l.unreadable.Count > 0 {
+		n.differ(n.hintFor("no-permission"), "%s", l.unreadable.sentence("cannot be read by this user", "cannot be read by this user"))
+	}
+	if try = byHandHint; l.Noted != nil {
+		try = "reinstall the wheel, whose files have changed: " + fault.Deploy().String()
 	}
 	for _, c := range []struct {
 		p         paths
@@ -194,23 +242,23 @@ func (n *nodeState) compareWithWheel(files map[string]map[string]string) {
 	name := w.Manifest.Name
 	n.runsOther = d.Version != w.Version || len(n.unfit) > 0
 	if d.Version != w.Version {
-		n.differ(deployHint, "runs DeepSpeed %s, not %s", d.Version, name)
+		n.differ(deployHint(), "runs DeepSpeed %s, not %s", d.Version, name)
 	}
 	if len(n.unfit) > 0 {
-		n.differ(fitHint, "%s is incompatible: %s", name, strings.Join(n.unfit, "; "))
+		n.differ(n.fitHint(w.Version), "%s is incompatible: %s", name, strings.Join(n.unfit, "; "))
 	}
 	if d.Version != w.Version || n.installed == nil {
 		return
 	}
 	want := files[w.Manifest.SHA256]
 	if strays := n.strays(want); strays.Count > 0 {
-		n.differ(deployHint, "%s", strays.sentence("does not match the wheel", "do not match the wheel"))
+		n.differ(deployHint(), "%s", strays.sentence("does not match the wheel", "do not match the wheel"))
 	}
 	n.proven = maps.Equal(want, n.installed.contents.files)
 	switch {
 	case n.runsWheel(w):
 	case d.SHA256 != "":
-		n.differ(deployHint, "runs another wheel of this version (sha256 %.12s), not %s (%.12s)",
+		n.differ(deployHint(), "runs another wheel of this version (sha256 %.12s), not %s (%.12s)",
 			d.SHA256, name, w.Manifest.SHA256)
 	case n.proven:
 		n.note("not installed by dsbuild, but all files match %s", name)
@@ -221,7 +269,7 @@ func (n *nodeState) compareWithWheel(files map[string]map[string]string) {
 // difference already names.
 func (n *nodeState) strays(want map[string]string) paths {
 	named := map[string]bool{}
-	for _, p := range []paths{n.installed.mismatched, n.installed.missing, n.installed.unlisted} {
+	for _, p := range []paths{n.installed.mismatched, n.installed.missing, n.installed.unlisted, n.installed.unreadable} {
 		for _, name := range p.First {
 			named[name] = true
 		}
@@ -252,7 +300,7 @@ func compareProperties(group []*nodeState) {
 		case n.wheel != nil:
 			return alikeHint
 		case d.What == "deepspeed":
-			return deployHint
+			return hintAgainst(n, d)
 		}
 		return kindsHint
 	})
@@ -320,7 +368,7 @@ func compareFiles(group []*nodeState) {
 			if strays := n.strays(norm.installed.contents.files); strays.Count > 0 {
 				from := fmt.Sprintf(" from %d of %s with this version, regardless of RECORD",
 					len(kinds[0]), ui.Count(len(group), "node"))
-				n.differ(deployHint, "%s", strays.sentence("differs"+from, "differ"+from))
+				n.differ(deployHint(), "%s", strays.sentence("differs"+from, "differ"+from))
 			}
 		case tie && n.matchesRecord():
 			other := norm
@@ -328,7 +376,7 @@ func compareFiles(group []*nodeState) {
 				other = kinds[1][0]
 			}
 			from := fmt.Sprintf(" from %s with this version, regardless of RECORD: no majority", other.Host.Name)
-			n.differ(deployHint, "%s", n.strays(other.installed.contents.files).sentence("differs"+from, "differ"+from))
+			n.differ(chooseHint(n, node.Deviation{}), "%s", n.strays(other.installed.contents.files).sentence("differs"+from, "differ"+from))
 		}
 	}
 }
@@ -336,7 +384,7 @@ func compareFiles(group []*nodeState) {
 // matchesRecord reports whether a node's files match its RECORD.
 func (n *nodeState) matchesRecord() bool {
 	l := n.installed
-	all := []paths{l.mismatched, l.missing, l.unlisted, l.Links, l.Code}
+	all := []paths{l.mismatched, l.missing, l.unreadable, l.unlisted, l.Links, l.Code}
 	return !slices.ContainsFunc(all, func(p paths) bool { return p.Count != 0 })
 }
 
@@ -355,6 +403,6 @@ func (n *nodeState) compareWithNote() {
 	case n.proven:
 		n.note("reinstalled by another tool")
 	default:
-		n.differ(deployHint, "RECORD has changed since dsbuild installed %s", noted.Wheel)
+		n.differ(deployHint(), "RECORD has changed since dsbuild installed %s", noted.Wheel)
 	}
 }

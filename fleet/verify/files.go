@@ -15,9 +15,12 @@ import (
 
 // fileList maps the path of each file to its digests, separated by spaces: first the digest from
 // RECORD (algorithm=digest), empty if RECORD does not list the file; then the actual digest in
-// hex by the same algorithm, empty if the file is missing. If the algorithm is not sha256, the
-// actual sha256 follows as a third part.
+// hex by the same algorithm, empty if the file is missing, or unreadable. If the algorithm is not
+// sha256, the actual sha256 follows as a third part.
 type fileList map[string]string
+
+// unreadable is in place of a digest.
+const unreadable = "unreadable"
 
 // digest is the digest of a list, computed as inspect_files.py does.
 func (f fileList) digest() string {
@@ -33,6 +36,7 @@ type contents struct {
 	files                         map[string]string // path → actual sha256
 	sum                           string            // digest of files: equal if they are equal
 	mismatched, missing, unlisted []string          // not as in RECORD; not there; not in RECORD
+	unreadable                    []string          // for this user
 }
 
 // compare compares the files of a list with their digests in RECORD.
@@ -48,6 +52,9 @@ func (f fileList) compare() *contents {
 		switch {
 		case is == "":
 			c.missing = append(c.missing, name)
+			continue
+		case is == unreadable && recorded != "":
+			c.unreadable = append(c.unreadable, name)
 			continue
 		case recorded == "":
 			c.unlisted = append(c.unlisted, name)

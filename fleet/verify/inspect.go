@@ -3,6 +3,8 @@ package verify
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,6 +83,7 @@ type installation struct {
 	// Set by readLists, from Files and Others.
 	contents                      *contents // of DeepSpeed's folder
 	mismatched, missing, unlisted paths     // not as in RECORD; not there; code that is not in RECORD
+	unreadable                    paths     // for this user
 }
 
 // manifest returns the manifest inside the installed wheel, or an empty one.
@@ -206,13 +209,22 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 		n.installed = m.Looked
 		n.installed.readLists(&n.run.files)
 	case m.Wrong != "":
-		n.differ(node.HintFor(m.Advice, n.Host.Python), "%v", node.NewNodeError(m.Wrong))
+		n.differ(n.hintFor(m.Advice), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
-		n.broken = append(n.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), node.HintFor(m.Advice, n.Host.Python)})
+		n.broken = append(n.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), n.hintFor(m.Advice)})
 	case m.Note != "":
 		n.note("%v", node.NewNodeError(m.Note))
 	}
 	return nil
+}
+
+// hintFor returns the hint for a code that the node sent.
+func (n *nodeState) hintFor(code string) string {
+	site := ""
+	if n.Facts != nil { // it comes before all messages
+		site = n.Facts.SitePackages
+	}
+	return node.HintFor(code, n.Host.Python, site)
 }
 
 // readLists turns the file lists from the node into contents and into files that do not match RECORD, are
@@ -226,6 +238,7 @@ func (i *installation) readLists(lists *fileLists) {
 	}
 	i.mismatched = newPaths(slices.Concat(i.contents.mismatched, others.mismatched))
 	i.missing = newPaths(slices.Concat(i.contents.missing, others.missing))
+	i.unreadable = newPaths(slices.Concat(i.contents.unreadable, others.unreadable))
 	if !i.Bare {
 		i.unlisted = newPaths(slices.Concat(i.contents.unlisted, others.unlisted))
 	}
@@ -301,7 +314,7 @@ const maxAltered = 50
 func (n *nodeState) setStatus() {
 	if l := n.installed; l != nil && n.Facts.DeepSpeed != nil {
 		f := *n.Facts.DeepSpeed
-		f.Altered = slices.Concat(l.mismatched.First, l.missing.First, l.unlisted.First, l.Links.First, l.Code.First)
+		f.Altered = slices.Concat(l.mismatched.First, l.missing.First, l.unreadable.First, l.unlisted.First, l.Links.First, l.Code.First)
 		f.Altered = f.Altered[:min(len(f.Altered), maxAltered)]
 		f.Intact = l.Noted != nil && l.Noted.Same && n.matchesRecord()
 		n.Facts.DeepSpeed = &f
@@ -327,5 +340,66 @@ func (n *nodeState) setStatus() {
 		words = append(words, f.what)
 		try = cmp.Or(try, f.hint)
 	}
-	n.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), try)
+	n.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), n.withWheel(try))
+}
+
+// withWheel adds to the deploys in a hint the wheel that the node should run: its own of --wheel, else the one that most
+// nodes like it run, by dsbuild's notes, else its own by these. If there is none, the user must choose it.
+func (n *nodeState) withWheel(hint string) string {
+	return fault.Expand(hint, func(c fault.Command) string {
+		switch {
+		case c.Do != "deploy" || c.Wheel != nil:
+		case n.wheel != nil:
+			c.Wheel = &fault.WheelFile{Path: n.wheel.Path}
+		default:
+			c.Wheel = &fault.WheelFile{}
+			if w := n.run.usualWheel(n); w != nil {
+				c.Wheel = &fault.WheelFile{Name: w.Wheel, SHA256: w.SHA256}
+			}
+		}
+		return c.String()
+	}, fault.Setting.String)
+}
+
+// usualWheel is the wheel that most nodes run that are like a node and do not differ. If none does, it is the node's own.
+func (r *run) usualWheel(of *nodeState) *noted {
+	counts := map[string]int{}
+	var most *noted
+	tie := false
+	for _, n := range r.nodes {
+		if n.Facts == nil || len(n.differs)+len(n.broken) > 0 || n.Facts.Tag != of.Facts.Tag {
+			continue
+		}
+		w := n.notedWheel()
+		if w == nil || !w.Same {
+			continue
+		}
+		counts[w.SHA256]++
+		switch {
+		case most == nil || counts[w.SHA256] > counts[most.SHA256]:
+			most, tie = w, false
+		case w.SHA256 != most.SHA256 && counts[w.SHA256] == counts[most.SHA256]:
+			tie = true
+		}
+	}
+	switch {
+	case tie:
+		return nil
+	case most == nil:
+		return of.notedWheel()
+	}
+	return most
+}
+
+// notedWheel is the wheel that dsbuild's note on the node names; nil if none does. The note may say anything.
+func (n *nodeState) notedWheel() *noted {
+	if n.installed == nil || n.installed.Noted == nil {
+		return nil
+	}
+	w := n.installed.Noted
+	sum, err := hex.DecodeString(w.SHA256)
+	if _, bad := wheel.ParseFileName(w.Wheel); bad != nil || err != nil || len(sum) != sha256.Size {
+		return nil
+	}
+	return w
 }

@@ -67,6 +67,11 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 // PrintError writes the last lines of a failed command: the message and, if the error
 // carries one, the hint. Errors joined together are printed one by one.
 func PrintError(w io.Writer, err error) {
+	PrintErrorWith(w, err, func(hint string) string { return hint })
+}
+
+// PrintErrorWith is PrintError with hints as write returns them.
+func PrintErrorWith(w io.Writer, err error, write func(hint string) string) {
 	if err == nil {
 		return
 	}
@@ -75,13 +80,13 @@ func PrintError(w io.Writer, err error) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if ok && err.Error() == errors.Join(joined.Unwrap()...).Error() {
 		for _, one := range joined.Unwrap() {
-			PrintError(w, one)
+			PrintErrorWith(w, one, write)
 		}
 		return
 	}
 	// Errors while writing are dropped: there is nowhere left to report them.
 	fmt.Fprintf(w, "dsbuild: %s\n", strings.TrimRight(Clean(err.Error()), "\n"))
 	if text := fault.Hint(err); text != "" {
-		fmt.Fprintf(w, "hint: %s\n", Clean(text))
+		fmt.Fprintf(w, "hint: %s\n", Clean(write(text)))
 	}
 }

@@ -78,6 +78,10 @@ func (m *member) addFinding(kind Check, level Level, tip, format string, args ..
 	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip), said.Common})
 }
 
+// setHint gives the last finding a hint of dsbuild's own, which may hold commands. Those of addFinding may hold a node's
+// words, which must not imitate one.
+func (m *member) setHint(hint string) { m.findings[len(m.findings)-1].Hint = hint }
+
 // hasError reports whether the node has an error of one of these kinds.
 func (m *member) hasError(kinds ...Check) bool {
 	return slices.ContainsFunc(m.findings, func(f Finding) bool {
@@ -176,7 +180,8 @@ func (r *run) connectAll(ctx context.Context) {
 			case err == nil:
 				m.Status = report.OK
 			case m.Status != report.Skipped: // else the node is not at fault
-				m.addFinding(Connect, Error, fault.Hint(err), "%v", err)
+				m.addFinding(Connect, Error, "", "%v", err)
+				m.setHint(fault.Hint(err))
 			}
 		}
 		tasks[i] = fleet.Task{Node: m.Node, End: end, Steps: []fleet.Step{
@@ -197,7 +202,7 @@ func (m *member) probe(ctx context.Context) error {
 	m.facts = &facts
 	if facts.MissingPython() != "" {
 		return fault.WithHint(errors.New(facts.NoPython()),
-			"check %s on the node, or set python: in the inventory", m.Host.Python)
+			"%s", fault.SetPython("the absolute path of the environment's interpreter"))
 	}
 	return nil
 }
@@ -251,7 +256,8 @@ func (r *run) askAll(
 	for i, result := range results {
 		if result.Err != nil && ctx.Err() == nil {
 			members[i].Status = report.Failed
-			members[i].addFinding(kind, Error, fault.Hint(result.Err), "%v", result.Err)
+			members[i].addFinding(kind, Error, "", "%v", result.Err)
+			members[i].setHint(fault.Hint(result.Err))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -25,8 +26,8 @@ func (r *run) checkVersions(context.Context) {
 	}
 	for i, deviations := range node.Deviations(facts, node.Properties(), slices.Repeat([]bool{true}, len(facts))) {
 		for _, d := range deviations {
-			known[i].addFinding(Versions, Error, "make the environments the same; for DeepSpeed, run: dsbuild deploy INVENTORY",
-				"%s", describeDeviation(d, known))
+			known[i].addFinding(Versions, Error, "", "%s", describeDeviation(d, known))
+			known[i].setHint("make the environments the same; for DeepSpeed, run: " + fault.Deploy().String())
 		}
 	}
 	for _, d := range node.Compare(facts, node.Properties()) {

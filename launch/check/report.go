@@ -7,6 +7,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Report holds the results: the JSON of --report and --json.
@@ -60,14 +61,14 @@ type NodeReport struct {
 	Seconds   float64       `json:"seconds"`   // until its survey arrived
 }
 
-// EditHints rewrites every hint, such as one that does not know the name of the inventory.
-func (r *Report) EditHints(edit func(hint string) string) {
+// EditHints rewrites every hint. nodes are those with it, as a value of --limit.
+func (r *Report) EditHints(edit func(hint, nodes string) string) {
 	for i := range r.Causes {
-		r.Causes[i].Hint = edit(r.Causes[i].Hint)
+		r.Causes[i].Hint = ui.Clean(edit(r.Causes[i].Hint, ui.FoldNames(r.Causes[i].Nodes)))
 	}
 	for _, n := range r.Nodes {
 		for i := range n.Findings {
-			n.Findings[i].Hint = edit(n.Findings[i].Hint)
+			n.Findings[i].Hint = ui.Clean(edit(n.Findings[i].Hint, n.Name))
 		}
 	}
 }

@@ -249,7 +249,7 @@ class Workplace:
         if isinstance(error, Failed):
             return {"failed": str(error), "advice": error.advice, "detail": error.detail, "busy": isinstance(error, Busy)}
         if isinstance(error, OSError):
-            return {"failed": "%s: %s" % (error.filename or self.home, error.strerror), "advice": no_room("[Errno %s]" % error.errno)}
+            return {"failed": "%s: %s" % (error.filename or self.home, error.strerror), "advice": "no-permission" if error.errno in (errno.EACCES, errno.EPERM) else no_room("[Errno %s]" % error.errno)}
         return None
 
 

@@ -2,7 +2,7 @@
 a process of its own, which imports what a job would import."""
 from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.distributions import dist_info, metadata_version, record_sha256
-from dsbuild_node.import_check import Failed, check_found, check_place
+from dsbuild_node.import_check import Failed, check_found, check_place, lacking
 from dsbuild_node.record import altered, record_rows
 
 
@@ -46,4 +46,4 @@ def main():
     except Failed as e:
         emit({"failed": str(e)[:2000], "advice": e.advice})
     except Exception as e:
-        emit({"failed": "import deepspeed failed: %s: %s" % (type(e).__name__, str(e)[:2000]), "advice": ""})
+        emit({"failed": "import deepspeed failed: %s: %s" % (type(e).__name__, str(e)[:2000]), "advice": lacking(e)})

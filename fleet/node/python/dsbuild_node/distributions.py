@@ -68,7 +68,7 @@ def named_infos(places=()):
     dist-info, or an older form, which has no RECORD. Names with a tilde are what a pip that was cut off left, and pip
     ignores them."""
     for place in places or sites():
-        for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
+        for entry in sorted(os.listdir(place) if os.access(place, os.R_OK | os.X_OK) else []):
             stem, ending = os.path.splitext(entry)
             if ending in (".dist-info", ".egg-info", ".egg", ".egg-link") and stem[0] != "~":
                 yield normal(stem.split("-")[0]), os.path.join(place, entry)

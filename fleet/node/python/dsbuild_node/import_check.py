@@ -68,6 +68,13 @@ def plain(version):
     return version.lower().replace("-", ".").replace("_", ".")
 
 
+def lacking(error):
+    """The code of the advice for an import that failed."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in ("", "deepspeed"):
+        return "no-module"
+    return "no-permission" if isinstance(error, PermissionError) else ""
+
+
 def attempt(do, kind="wrong"):
     """Calls do, and reports its failure, if it fails."""
     try:

@@ -3,6 +3,7 @@ digests of the files; the control node judges them. Writes nothing."""
 import hashlib
 import os
 import sys
+from errno import ENOENT, ENOTDIR
 
 from dsbuild_node.distributions import (
     dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites)
@@ -19,7 +20,7 @@ MOST_NAMED = 50  # files of one kind that are named
 def digests(rows):
     """(files of the package, files elsewhere, other files in the package's folder, its links).
     The first two map a path to "RECORD ACTUAL": the digest in RECORD (empty if RECORD does not
-    list the file), a space, and the actual digest (empty if the file is missing). If RECORD uses
+    list the file), a space, and the actual digest (empty if the file is missing, or "unreadable"). If RECORD uses
     another algorithm than sha256, a space and the actual sha256 follow. Paths start at the
     working directory, because the kernel is quicker with short ones."""
     new, files, others, listed, besides = hashlib.sha256, {}, {}, set(), []
@@ -38,8 +39,8 @@ def digests(rows):
             told = file_digest(path, new).hexdigest()
             if algorithm != "sha256":
                 told = file_digest(path, getattr(hashlib, algorithm)).hexdigest() + " " + told
-        except OSError:
-            told = ""
+        except OSError as e:
+            told = "" if e.errno in (ENOENT, ENOTDIR) else "unreadable"
         (files if path.startswith("deepspeed/") else others)[path] = said + " " + told
     for path, is_link in walk("deepspeed"):
         if path in listed:
@@ -183,7 +184,7 @@ def inspect_extra_wheels(wheels):
             continue
         wrong = altered(info)
         if wrong:
-            emit({"wrong": "files of %s are missing or do not match RECORD: %s" % (name, some(wrong)), "advice": "deploy-force"})
+            emit({"wrong": "files of %s are missing or do not match RECORD: %s" % (name, some(wrong)), "advice": "deploy-bundle-force"})
         attempt(lambda: check_found(name, metadata_version(info)))
 
 

@@ -3,7 +3,7 @@ load. Writes nothing, not even byte code."""
 import sys
 
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.import_check import Failed, attempt, check_place
+from dsbuild_node.import_check import Failed, attempt, check_place, lacking
 from dsbuild_node.ops import check_ops, load_op
 
 
@@ -17,7 +17,7 @@ def load():
     except Failed:
         raise
     except Exception as e:
-        raise Failed("import deepspeed failed: %s: %s" % (type(e).__name__, str(e)[:1000]))
+        raise Failed("import deepspeed failed: %s: %s" % (type(e).__name__, str(e)[:1000]), lacking(e))
 
 
 def main():

@@ -44,6 +44,17 @@ def free(path):
     return st.f_bavail * st.f_frsize
 
 
+def locked(paths, records):
+    """The first path that this user cannot read and change, or of RECORDs, cannot read: (path, whether it cannot be
+    read, its owner), "" for none and for the user's own."""
+    for path in paths + records:
+        path = path if os.path.exists(path) else existing(path)
+        readable = os.access(path, os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK)
+        if not readable or not os.access(path, os.W_OK) and path not in records:
+            return path, not readable, "" if os.stat(path).st_uid == os.geteuid() else owner_name(os.stat(path).st_uid)
+    return "", False, ""
+
+
 def read_only(path):
     """Whether the file system at path is mounted read-only."""
     try:
@@ -276,11 +287,13 @@ def probe(installed, taken, drift):
     scripts = scripts_folder()
     deepspeed, infos = installed(), [info for name, info in named_infos() if name == "deepspeed"]
     folders = [folder for folder in (os.path.join(place, "deepspeed") for place in places) if os.path.isdir(folder)]
+    records = [path for path in (os.path.join(info, "RECORD") for info in infos) if os.path.isfile(path)]
+    lock, unreadable, owner = locked(places + infos + folders + [path for path in (scripts, kept) if os.path.isdir(path)], records)
     facts.update({
         "site_packages": places[0], "file_system": file_system(places[0]), "seen": seen_by_node(existing(places[0])),
         "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
-        "writable": all(os.access(p, os.W_OK) for p in places + infos + folders + [p for p in (scripts, kept) if os.path.isdir(p)]),
+        "writable": not lock,
         "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(lambda change: drift(change, deepspeed)) if own else None, "conda_record": conda_record(), "extra_wheels": extra_wheels(), "taken": taken(),
@@ -291,6 +304,7 @@ def probe(installed, taken, drift):
         "no_record": [info for info in infos if b"," not in content(os.path.join(info, "RECORD"), 1 << 26)],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
+    facts.update({"locked": lock, "unreadable": unreadable, "locked_by": owner} if lock else {})
     facts.update({} if REQUEST["then"] else users())  # only who will change the environment needs them
     facts["smi"], status = end_smi(*smi) if smi else ([], REQUEST["answered"] + 1)
     return facts, status

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// hints writes out the commands and settings in hints. It knows the running command.
+type hints struct {
+	command   *cobra.Command       // nil in tests
+	flags     *pflag.FlagSet       // those of the command, or of the deploy that it runs
+	inventory string               // as given; "": none
+	lock      string               // of the environment that nightly deploys; "": none
+	nodes     *inventory.Inventory // nil until it is read
+}
+
+// newHints returns the hints of a command.
+func newHints(cmd *cobra.Command, args []string) hints {
+	h := hints{command: cmd, flags: cmd.Flags()}
+	if strings.HasSuffix(cmd.Use, " INVENTORY") && len(args) == 1 {
+		h.inventory = args[0]
+	}
+	for _, name := range []string{"for", "inventory"} {
+		if f := cmd.Flags().Lookup(name); f != nil && h.inventory == "" && f.Value.Type() == "string" {
+			h.inventory = f.Value.String()
+		}
+	}
+	return h
+}
+
+// expand writes out a hint for nodes, which are a value of --limit; "": not known.
+func (h hints) expand(hint, nodes string) string {
+	return fault.Expand(hint, func(c fault.Command) string { return h.commandLine(c, nodes) }, h.setting(nodes))
+}
+
+// inventoryName is the inventory as a word of a command line.
+func (h hints) inventoryName() string {
+	if h.inventory == "" {
+		return "INVENTORY"
+	}
+	return shellWord(h.inventory)
+}
+
+// shellWord quotes a word of a command line where a shell needs that.
+func shellWord(s string) string {
+	if !strings.HasPrefix(s, "~") && node.PlainPath(strings.ReplaceAll(s, "=", "-"), "") != "" {
+		return s
+	}
+	return remote.Quote(s)
+}
+
+// commandLine writes out a command that changes only the given nodes, and installs only what is meant.
+func (h hints) commandLine(c fault.Command, nodes string) string {
+	if len(c.Nodes) > 0 {
+		nodes = ui.FoldNames(c.Nodes)
+	} else if nodes == "" {
+		nodes = h.value("limit")
+	}
+	name, after := h.target(c.Do), ""
+	words := []string{"dsbuild", name, h.inventoryName()}
+	switch name {
+	case "wheel":
+		return "dsbuild wheel --for " + h.inventoryName()
+	case "env lock": // for the other nodes, too: the lockfile is theirs
+		return "dsbuild env lock " + shellWord(h.environmentFile()) + " --for " + h.inventoryName()
+	case "deploy":
+		var word string
+		word, after = h.wheelWord(c.Wheel)
+		words = append(words, "--wheel", word)
+	case "env deploy", "env rollback":
+		if h.lock != "" || !h.relative() || h.value("env") != "" {
+			words = append(words, "--lock", shellWord(absolutePath(h.lockfile())))
+		}
+	}
+	words = h.carry(words, name, c)
+	if slices.Contains(c.Flags, "--run") { // the nodes of a run are those that it changed; an environment has no such flag
+		if name == "rollback" {
+			nodes = ""
+		} else {
+			c.Flags = nil
+		}
+	}
+	for _, flag := range c.Flags {
+		words = append(words, shellWord(flag))
+	}
+	if nodes != "" {
+		words = append(words, "--limit", shellWord(nodes))
+	}
+	return strings.Join(words, " ") + after
+}
+
+// target returns the command that does what a hint wants where this command runs.
+func (h hints) target(do string) string {
+	running := ""
+	if h.command != nil {
+		_, running, _ = strings.Cut(h.command.CommandPath(), " ")
+	}
+	switch {
+	case do != "deploy" && do != "rollback":
+	case do == "deploy" && running == "ship":
+		return running
+	case strings.HasPrefix(running, "env "), h.lock != "", h.value("env") != "":
+		return "env " + do
+	}
+	return do
+}
+
+// lockfile is the lockfile of the environment that the running command is about.
+func (h hints) lockfile() string {
+	lock := cmp.Or(h.lock, h.value("lock"))
+	if file := h.value("env"); lock == "" && file != "" {
+		lock = lockName(file)
+	}
+	return cmp.Or(lock, "environment.lock")
+}
+
+// environmentFile is the file that the lockfile of the running command was made from.
+func (h hints) environmentFile() string {
+	lock := h.lockfile()
+	return strings.TrimSuffix(lock, filepath.Ext(lock)) + ".yaml"
+}
+
+// value is the value of a flag; "" without the flag.
+func (h hints) value(flag string) string {
+	if h.flags == nil || h.flags.Lookup(flag) == nil {
+		return ""
+	}
+	return h.flags.Lookup(flag).Value.String()
+}
+
+// relative reports whether the inventory is a relative path: then the command only works in this directory, and other
+// paths may be relative, too.
+func (h hints) relative() bool {
+	_, err := os.Stat(h.inventory)
+	return err == nil && !filepath.IsAbs(h.inventory)
+}
+
+// carry adds to the words of a command the flags of the running command that it has, too. Those that choose nodes, or
+// only this run's order and output, are not among them.
+func (h hints) carry(words []string, name string, c fault.Command) []string {
+	if h.command == nil {
+		return words
+	}
+	cmd, _, err := h.command.Root().Find(strings.Fields(name))
+	if err != nil {
+		return words
+	}
+	h.flags.VisitAll(func(f *pflag.Flag) {
+		other := cmd.Flags().Lookup(f.Name)
+		group := f.Annotations[groupRule]
+		switch {
+		case !f.Changed, other == nil, other.Value.Type() != f.Value.Type(),
+			slices.Contains(group, groupOutput), slices.Contains(group, groupGlobal),
+			slices.Contains([]string{"limit", "force", "dry-run", "serial", "max-fail", "gate", "forks"}, f.Name),
+			f.Name == "wheel" && name == "deploy", f.Name == "lock" && slices.Contains(words, "--lock"), // named already
+			slices.ContainsFunc(c.Flags, func(flag string) bool { return strings.HasPrefix(flag+" ", "--"+f.Name+" ") }):
+			return
+		}
+		texts := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			texts = list.GetSlice()
+		}
+		for _, text := range texts {
+			if f.Value.Type() == "bool" {
+				words = append(words, strings.TrimSuffix("--"+f.Name+"="+text, "=true"))
+				continue
+			}
+			if slices.Contains([]string{"bundle", "policy", "files", "env", "lock"}, f.Name) && !h.relative() {
+				text = absolutePath(text)
+			}
+			words = append(words, "--"+f.Name, shellWord(text))
+		}
+	})
+	return words
+}
+
+// wheelWord returns the value of --wheel for a wheel, and what to add behind the command if the user must complete it.
+func (h hints) wheelWord(w *fault.WheelFile) (word, after string) {
+	given := h.value("wheel")
+	switch {
+	case w == nil && given != "":
+		return shellWord(absolutePath(given)), ""
+	case w == nil || *w == (fault.WheelFile{}):
+		return "WHEEL", " (WHEEL: the wheel that these nodes should run)"
+	case w.Path != "":
+		return shellWord(absolutePath(w.Path)), ""
+	}
+	if path := findWheel(*w, given); path != "" {
+		return shellWord(path), ""
+	}
+	return "DIR/" + shellWord(w.Name), " (DIR: the directory of this wheel, sha256 " + w.SHA256[:min(12, len(w.SHA256))] + ")"
+}
+
+// findWheel returns the path of a wheel that a node names: in --wheel, in deploy's default directory or in the cache;
+// "" if it is in none of them.
+func findWheel(w fault.WheelFile, given string) string {
+	if w.Name == "" || w.Name != filepath.Base(w.Name) {
+		return ""
+	}
+	paths := []string{filepath.Join(filepath.Dir(given), w.Name), filepath.Join(given, w.Name), filepath.Join("dist", w.Name)}
+	entries, err := os.ReadDir(pipeline.DefaultStore().Dir)
+	if err != nil {
+		entries = nil // there is no cache
+	}
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(pipeline.DefaultStore().Dir, e.Name(), w.Name))
+	}
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			if sum, _, err := wheel.HashRegular(path); err == nil && sum == w.SHA256 {
+				return absolutePath(path)
+			}
+		}
+	}
+	return ""
+}
+
+// absolutePath returns the absolute path: a hint may be followed in another directory.
+func absolutePath(path string) string {
+	if whole, err := filepath.Abs(path); err == nil {
+		return whole
+	}
+	return path
+}
+
+// setting returns the function that writes out a setting of nodes with the key of the inventory's format, or the flag
+// if the format has none, and the interpreter that is used now.
+func (h hints) setting(nodes string) func(fault.Setting) string {
+	return func(s fault.Setting) string {
+		key, where := h.nodes.Key(s.Key), " in "+cmp.Or(h.fileName(), "the inventory")
+		if key == "" {
+			key, where = "--"+s.Key, ""
+		}
+		text := "set " + key + where + " to " + s.To
+		if s.Key == "python" {
+			text += h.pythonNow(nodes)
+		}
+		return text
+	}
+}
+
+// fileName is the inventory's name in a sentence; "" for standard input.
+func (h hints) fileName() string {
+	if h.inventory == "-" {
+		return ""
+	}
+	return node.QuotePath(h.inventory)
+}
+
+// pythonNow says which interpreter the nodes have now, and what chose it; "" if they have different ones.
+func (h hints) pythonNow(nodes string) string {
+	if h.nodes == nil {
+		return ""
+	}
+	chosen, err := h.nodes.Select(nodes)
+	if err != nil {
+		return ""
+	}
+	now := chosen.Hosts[0].Python
+	if slices.ContainsFunc(chosen.Hosts, func(host inventory.Host) bool { return host.Python != now }) {
+		return ""
+	}
+	switch f := h.flags.Lookup("python"); {
+	case f != nil && f.Value.String() == now:
+		now = "--python " + now
+	case !strings.Contains(now, "/"):
+		now += " on the node's PATH"
+	}
+	return " (now " + now + ")"
+}

@@ -1,0 +1,83 @@
+package fault
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// Command is a dsbuild command in a hint. Its String stands in the hint until Expand writes the command out: the
+// package that gives the hint knows what helps; only the command line knows the inventory, the flags and the nodes.
+type Command struct {
+	Do    string     `json:"do"`              // such as verify; see Deploy for deploy
+	Flags []string   `json:"flags,omitempty"` // with their values: --deps bundle
+	Wheel *WheelFile `json:"wheel,omitempty"` // for deploy, what to install; nil: not known here
+	Nodes []string   `json:"nodes,omitempty"` // the nodes to change; none: those with the hint
+}
+
+// WheelFile is the wheel that a command installs, as far as it is known. One without a name is the user's choice.
+type WheelFile struct {
+	Path   string `json:"path,omitempty"` // on the control node; "": not known
+	Name   string `json:"name,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// Setting is a setting of nodes in a hint: "set python: in inventory.yaml to …". Formats of inventories have
+// different keys for it.
+type Setting struct {
+	Key string `json:"key"` // python or user
+	To  string `json:"to"`  // in words
+}
+
+// Deploy is the command that installs again what the running command is about: deploy, ship or env deploy.
+func Deploy(flags ...string) Command { return Command{Do: "deploy", Flags: flags} }
+
+// SetPython is the setting of a node's interpreter; to is in words.
+func SetPython(to string) Setting { return Setting{"python", to} }
+
+// SetUser is the setting of a node's login user; to is in words.
+func SetUser(to string) Setting { return Setting{"user", to} }
+
+// slot is the form of a Command or a Setting in a hint: JSON between control characters, which no hint has itself.
+type slot struct {
+	Command *Command `json:"command,omitempty"`
+	Setting *Setting `json:"setting,omitempty"`
+}
+
+const (
+	slotBegins = "\x02"
+	slotEnds   = "\x03"
+)
+
+func (s slot) String() string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // it holds only strings
+	}
+	return slotBegins + string(text) + slotEnds
+}
+
+// String returns the command's slot.
+func (c Command) String() string { return slot{Command: &c}.String() }
+
+// String returns the setting's slot.
+func (s Setting) String() string { return slot{Setting: &s}.String() }
+
+// Expand replaces the commands and settings in a hint by their texts.
+func Expand(hint string, command func(Command) string, setting func(Setting) string) string {
+	var out strings.Builder
+	for {
+		before, rest, ok := strings.Cut(hint, slotBegins)
+		out.WriteString(before)
+		if !ok {
+			return out.String()
+		}
+		text, after, _ := strings.Cut(rest, slotEnds)
+		var s slot
+		if err := json.Unmarshal([]byte(text), &s); err == nil && s.Command != nil {
+			out.WriteString(command(*s.Command))
+		} else if err == nil && s.Setting != nil {
+			out.WriteString(setting(*s.Setting))
+		}
+		hint = after
+	}
+}
