@@ -31,9 +31,9 @@ func newRollbackCommand(a *app) *cobra.Command {
 		Long: `Restore the DeepSpeed that each node had before the latest deploy.
 
 Only nodes that this run changed are rolled back; the others stay as they are.
-A node whose DeepSpeed somebody has changed since is refused. Where there was
-none, DeepSpeed is removed. Each node keeps one previous version, so no files
-are sent, and a second rollback fails.`,
+A node whose DeepSpeed was changed since is rejected. Where there was none,
+DeepSpeed is removed. Each node keeps one previous version, so no files are
+sent, and a second rollback fails.`,
 		Example: `  # Show which run would be undone, and on which nodes
   $ dsbuild rollback inventory.yaml --dry-run
 

@@ -42,7 +42,7 @@ func (e environment) journal(t *testing.T) (lines []map[string]any) {
 	return lines
 }
 
-// A rollback undoes dsbuild's own change only: it refuses a node whose DeepSpeed somebody has changed since.
+// A rollback undoes dsbuild's own change only: it rejects a node whose DeepSpeed was changed by other means since.
 func TestRollbackRefusesChangesOfOthers(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
@@ -97,7 +97,7 @@ func TestRollbackRefusesChangesOfOthers(t *testing.T) {
 		e.mustBe(t, was)
 		c.undo()
 	}
-	// Python's own byte code is nobody's work.
+	// Python's own byte code is no one's work.
 	code := only(t, e.site, "deepspeed/__pycache__/__init__.*.pyc")
 	must(os.WriteFile(code, []byte(text(t, code)+"more"), 0o644))
 	if r := back(t, opt); r.Err() != nil {
@@ -336,7 +336,7 @@ func TestRollbackOfAnInterruptedDeploy(t *testing.T) {
 		t.Errorf("a second one: %+v", r.Nodes[0])
 	}
 
-	// A DeepSpeed that somebody installed after the cut is not restored over.
+	// A DeepSpeed that was installed by hand after the cut is not restored over.
 	cut()
 	for _, left := range []string{"deepspeed", "deepspeed-0.19.8*.dist-info"} {
 		found, err := filepath.Glob(filepath.Join(e.site, left))

@@ -2,6 +2,8 @@ package deploy_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"os"
 	"path/filepath"
@@ -114,7 +116,9 @@ func TestRollbackBringsBackWhatDoesNotMatchItsRecord(t *testing.T) {
 			must(os.Remove(filepath.Join(e.site, "deepspeed")))
 			must(os.WriteFile(filepath.Join(e.site, "__editable__.deepspeed.pth"), []byte(filepath.Dir(elsewhere)+"\n"), 0o644))
 			record := only(t, e.site, "deepspeed-*.dist-info/RECORD")
-			must(os.WriteFile(record, []byte("__editable__.deepspeed.pth,,\n../../../bin/ds_report,,\n"+filepath.Base(filepath.Dir(record))+"/RECORD,,\n"), 0o644))
+			sum := sha256.Sum256([]byte(text(t, filepath.Join(e.dir, "bin", "ds_report"))))
+			command := "../../../bin/ds_report,sha256=" + base64.RawURLEncoding.EncodeToString(sum[:]) + ",\n"
+			must(os.WriteFile(record, []byte("__editable__.deepspeed.pth,,\n"+command+filepath.Base(filepath.Dir(record))+"/RECORD,,\n"), 0o644))
 		}},
 	} {
 		c.make()

@@ -131,7 +131,7 @@ func (p Previous) Last() Run {
 	return p.Runs[len(p.Runs)-1]
 }
 
-// Has reports whether a run is one of those of p, which may be nil.
+// Has reports whether p, which may be nil, lists a run.
 func (p *Previous) Has(r Run) bool {
 	return p != nil && slices.ContainsFunc(p.Runs, func(o Run) bool { return o.ID == r.ID })
 }

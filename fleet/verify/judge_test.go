@@ -92,7 +92,11 @@ func TestJudge(t *testing.T) {
 			all[2].installed.mismatched = paths{900, []string{"a", "b", "c", "d", "e", "f"}}
 		}, "gpu03: a, b, c, d, e and 895 more do not match RECORD"},
 		"litter": {3, func(all []*nodeState) { all[2].installed.Litter = five("deepspeed/note.txt") }, "gpu03 (note): deepspeed/note.txt is in DeepSpeed's directory, but not in RECORD"},
-		"bare":   {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (note): installed DeepSpeed has no RECORD: its files are only compared with other nodes'"},
+		"conda": {
+			2, func(all []*nodeState) { all[1].Facts.CondaRecord = "deepspeed-0.18.5-py311_0.json" },
+			"gpu02 (note): conda keeps its own record of DeepSpeed (conda-meta/deepspeed-0.18.5-py311_0.json): conda remove and conda update would delete files that dsbuild installs",
+		},
+		"bare": {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (note): installed DeepSpeed has no RECORD: its files are only compared with other nodes'"},
 		"another torch": {
 			4, func(all []*nodeState) { all[3].Facts.Torch = "2.14.0" },
 			"gpu04: torch 2.14.0, but 3 of 4 nodes have 2.15.0",

@@ -72,7 +72,7 @@ def previous_change():
 
 
 def kept_change():
-    """previous_change, None also if nobody can tell what PREVIOUS is."""
+    """previous_change, None also if its note cannot be used."""
     try:
         return previous_change()
     except Failed:
@@ -653,7 +653,7 @@ class Environment(Workplace):
             save_json(os.path.join(kept, "change.json"), change)
             if last:
                 self.drop(PREVIOUS, last)
-            elif exists(PREVIOUS):  # nobody can tell what it is
+            elif exists(PREVIOUS):  # its note cannot be used
                 os.rename(PREVIOUS, os.path.join(HOME, "foreign-before-" + change["run"]))
             os.rename(kept, PREVIOUS)
         self.note(change["journal"])

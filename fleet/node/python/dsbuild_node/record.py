@@ -330,8 +330,8 @@ def wrong_byte_code(info, rows):
 
 
 def edits(info):
-    """The first few paths of a DeepSpeed that somebody has changed: files that differ from RECORD; code that
-    RECORD does not list and no other distribution owns. Byte code in __pycache__ is Python's, and nobody's work."""
+    """The first few paths of a DeepSpeed that were changed: files that differ from RECORD; code that
+    RECORD does not list and no other distribution owns. Byte code in __pycache__ is Python's, and no one's work."""
     wrong, rows, site = altered(info), record_rows(info), os.path.dirname(info)
     if wrong or rows is None:
         return wrong
