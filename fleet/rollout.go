@@ -141,7 +141,7 @@ func (f *Fleet) FinishGroup(ctx context.Context, r *Rollout, group []int) bool {
 	return true
 }
 
-// SkipRest gives the nodes of all further groups the reason why they are not started.
+// SkipRest skips the nodes of all further groups, with the reason.
 func (f *Fleet) SkipRest(r *Rollout, why error) {
 	for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
 		f.Nodes[i].Err = why

@@ -198,7 +198,7 @@ func eachNodeOnce(hosts []inventory.Host) (now, later []inventory.Host) {
 // sharedDialer is a dialer that stays open when a check ends.
 type sharedDialer struct{ remote.Dialer }
 
-// printGate says in a dry run when the gate would run.
+// printGate prints in a dry run when the gate would run.
 func (f changeFlags) printGate(w io.Writer) error {
 	if f.gate == "" {
 		return nil

@@ -23,7 +23,7 @@ type NotInspected struct {
 	Unknown bool `json:"in_use_unknown"` // no process can be inspected
 }
 
-// MissingFact returns the entry of Facts.Missing, "" if every process was inspected.
+// MissingFact returns the entry of Facts.Missing. It is empty if every process was inspected.
 func (n NotInspected) MissingFact() string {
 	switch {
 	case n.Unknown:

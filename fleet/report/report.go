@@ -54,7 +54,7 @@ type Report struct {
 type Gate struct {
 	Command string   `json:"command"` // the user's, or check
 	Nodes   []string `json:"nodes"`   // the changed nodes of the first batch
-	Error   string   `json:"error"`   // why no further batch began; "" if the gate passed
+	Error   string   `json:"error"`   // why no further batch began; empty if the gate passed
 	Hint    string   `json:"hint"`
 }
 

@@ -40,7 +40,7 @@ def users(folder=sys.prefix, places=()):
         try:  # here and not in a function: there may be thousands
             exe = readlink("/proc/" + pid + "/exe")
         except PermissionError:
-            exe = ""  # somebody else's: only its command line can be read
+            exe = ""  # another user's: only its command line can be read
         except OSError:
             continue  # of the kernel, or gone
         if exe and not is_python(exe):

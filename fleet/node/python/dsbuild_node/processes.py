@@ -102,7 +102,7 @@ class Environment:
         # A service of the system itself is no job.
         if self.is_system and (any(map(of_system, words[1:3])) if python else of_system(exe)):
             return False
-        root = "/proc/%d/root" % pid if exe else ""  # somebody else's shows only its command line
+        root = "/proc/%d/root" % pid if exe else ""  # another user's process shows only its command line
         python = python or b"/libpython" in maps or b"/lib-dynload/" in maps
         folder = folder_of(pid, root, words[0]) if python and words[0] else ""
         started = self.started_from(folder)
@@ -119,9 +119,9 @@ class Environment:
         homes = [root + os.path.dirname(exe) + "/.."] + [root + path + "/../../.." for path in folders if path.endswith("/lib-dynload")]
         homes += [root + os.path.dirname(path) + "/.." for path in paths if "/libpython" in path]
         if os.path.exists(folder + "/../pyvenv.cfg"):
-            homes = []  # the Python of a venv is that of another environment
+            homes = []  # a venv runs the Python of another environment
         own = self.prefix in map(identity, homes)
-        if started == MAY:  # unless it uses another environment beside this one
+        if started == MAY:  # unless it uses another environment next to this one
             return own or not any(is_environment(home) and identity(home + "/..") == self.beside for home in homes + others)
         return own and not any(os.path.exists(path + "/pyvenv.cfg") for path in others) and \
             (python or b"Py_BytesMain" in content("/proc/%d/exe" % pid, 1 << 26))
