@@ -23,8 +23,8 @@ import (
 type hints struct {
 	command   *cobra.Command       // nil in tests
 	flags     *pflag.FlagSet       // those of the command, or of the deploy that it runs
-	inventory string               // as given; "": none
-	lock      string               // of the environment that nightly deploys; "": none
+	inventory string               // as given; optional
+	lock      string               // of the environment that nightly deploys; optional
 	nodes     *inventory.Inventory // nil until it is read
 }
 
@@ -42,7 +42,7 @@ func newHints(cmd *cobra.Command, args []string) hints {
 	return h
 }
 
-// expand writes out a hint for nodes, which are a value of --limit; "": not known.
+// expand writes out a hint for nodes: a value of --limit, or "" if they are unknown.
 func (h hints) expand(hint, nodes string) string {
 	return fault.Expand(hint, func(c fault.Command) string { return h.commandLine(c, nodes) }, h.setting(nodes))
 }
@@ -253,7 +253,7 @@ func (h hints) setting(nodes string) func(fault.Setting) string {
 	}
 }
 
-// fileName is the inventory's name in a sentence; "" for standard input.
+// fileName is the inventory's name in a sentence. It returns "" for standard input.
 func (h hints) fileName() string {
 	if h.inventory == "-" {
 		return ""
@@ -261,7 +261,7 @@ func (h hints) fileName() string {
 	return node.QuotePath(h.inventory)
 }
 
-// pythonNow says which interpreter the nodes have now, and what chose it; "" if they have different ones.
+// pythonNow describes the nodes' interpreter, and what chose it. It returns "" if they have different ones.
 func (h hints) pythonNow(nodes string) string {
 	if h.nodes == nil {
 		return ""

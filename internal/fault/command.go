@@ -10,13 +10,13 @@ import (
 type Command struct {
 	Do    string     `json:"do"`              // such as verify; see Deploy for deploy
 	Flags []string   `json:"flags,omitempty"` // with their values: --deps bundle
-	Wheel *WheelFile `json:"wheel,omitempty"` // for deploy, what to install; nil: not known here
+	Wheel *WheelFile `json:"wheel,omitempty"` // for deploy, what to install; nil if unknown here
 	Nodes []string   `json:"nodes,omitempty"` // the nodes to change; none: those with the hint
 }
 
 // WheelFile is the wheel that a command installs, as far as it is known. One without a name is the user's choice.
 type WheelFile struct {
-	Path   string `json:"path,omitempty"` // on the control node; "": not known
+	Path   string `json:"path,omitempty"` // on the control node; empty if unknown
 	Name   string `json:"name,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
 }
