@@ -49,7 +49,7 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 	user := repository{scratch, append(gitEnv(environ, userVariables), "GIT_DIR="+scratch)}
 	ignored, _ := user.runGit(ctx, "config", "--type=path", "--get", "core.excludesFile") // status 1: not set
 	if name := strings.TrimSpace(string(ignored)); name != "" {
-		if err := refusePipe(name); err != nil {
+		if err := rejectPipe(name); err != nil {
 			return nil, err
 		}
 	}
@@ -72,7 +72,7 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 			fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, setting[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, setting[1]))
 	}
 	r := c.repository(top, dir)
-	if err := refusePipes(top, dir); err != nil {
+	if err := rejectPipes(top, dir); err != nil {
 		return nil, err
 	}
 	if top != dir {
@@ -144,7 +144,7 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 				return "", fault.WithHint(fmt.Errorf("submodule %s is not checked out", prefix+name),
 					"git submodule update --init --recursive")
 			}
-			if err = refusePipesOfGit(filepath.Join(path, ".git")); err != nil {
+			if err = rejectPipesOfGit(filepath.Join(path, ".git")); err != nil {
 				return "", err
 			}
 			if is, err = c.addWorkTree(ctx, c.repository(path, path), prefix+name+"/", depth+1); err != nil {
@@ -170,18 +170,18 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 // checkoutLimit bounds the time of git for a checkout: it reads files of the disk only.
 const checkoutLimit = 5 * time.Minute
 
-// refusePipes refuses a work tree in which a file that git reads is a pipe or a device: git would wait for it for ever.
+// rejectPipes rejects a work tree in which a file that git reads is a pipe or a device: git would wait for it for ever.
 // top has the .git, dir is top or a folder in it.
-func refusePipes(top, dir string) error {
+func rejectPipes(top, dir string) error {
 	for at := dir; at != top; {
 		at = filepath.Dir(at)
 		for _, name := range readByGit() {
-			if err := refusePipe(filepath.Join(at, name)); err != nil {
+			if err := rejectPipe(filepath.Join(at, name)); err != nil {
 				return err
 			}
 		}
 	}
-	if err := refusePipesOfGit(filepath.Join(top, ".git")); err != nil {
+	if err := rejectPipesOfGit(filepath.Join(top, ".git")); err != nil {
 		return err
 	}
 	seen := 0
@@ -198,7 +198,7 @@ func refusePipes(top, dir string) error {
 				return fs.SkipDir
 			}
 		case slices.Contains(readByGit(), d.Name()):
-			return refusePipe(path)
+			return rejectPipe(path)
 		}
 		return nil
 	})
@@ -207,9 +207,9 @@ func refusePipes(top, dir string) error {
 // readByGit are the files that git reads in every folder of a work tree.
 func readByGit() []string { return []string{".git", ".gitignore", ".gitattributes", ".gitmodules"} }
 
-// refusePipesOfGit is refusePipes for git's own folder, or the file that names it, except the many objects.
-func refusePipesOfGit(dir string) error {
-	if err := refusePipe(dir); err != nil {
+// rejectPipesOfGit is rejectPipes for git's own folder, or the file that names it, except the many objects.
+func rejectPipesOfGit(dir string) error {
+	if err := rejectPipe(dir); err != nil {
 		return err
 	}
 	if to, ok := strings.CutPrefix(lineOf(dir), "gitdir: "); ok {
@@ -231,7 +231,7 @@ func refusePipesOfGit(dir string) error {
 			case d.IsDir():
 				return nil
 			}
-			return refusePipe(path)
+			return rejectPipe(path)
 		})
 		if err != nil {
 			return err
@@ -240,7 +240,7 @@ func refusePipesOfGit(dir string) error {
 	return nil
 }
 
-// lineOf returns the line in a small file, "" if there is no such file.
+// lineOf returns the line in a small file. It returns "" if there is no such file.
 func lineOf(path string) string {
 	f, err := wheel.OpenFile(path)
 	if err != nil {
@@ -259,8 +259,8 @@ func from(dir, to string) string {
 	return filepath.Join(dir, to)
 }
 
-// refusePipe refuses a path that exists and leads to no regular file.
-func refusePipe(path string) error {
+// rejectPipe rejects a path that exists and leads to no regular file.
+func rejectPipe(path string) error {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
 		return fault.WithHint(fmt.Errorf("%s is not a regular file, and git would wait for it", path), "remove it")
 	}

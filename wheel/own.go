@@ -29,7 +29,7 @@ var ErrRunsAtStart = errors.New("runs code at each start of Python")
 
 // CheckOwnFiles refuses a wheel with a file that is not its own: one of torch, of DeepSpeed, of the interpreter,
 // of the standard library or of the environment. It needs no list of installed files: who has one compares that,
-// too. A wheel that runs code at each start of Python is refused with ErrRunsAtStart, unless the user has named
+// too. A wheel that runs code at each start of Python is rejected with ErrRunsAtStart, unless the user has named
 // the package.
 func CheckOwnFiles(a *Archive, named bool) error {
 	meta, err := a.Metadata()
@@ -123,7 +123,7 @@ func Written(a *Archive) (map[string]string, error) {
 	return written, nil
 }
 
-// ownerOf returns to whom a file of a scheme belongs, "" if that may be the wheel's distribution.
+// ownerOf returns to whom a file of a scheme belongs. It returns "" if that may be the wheel's distribution.
 func ownerOf(distribution, scheme, below string) string {
 	switch scheme {
 	case "":
@@ -140,7 +140,7 @@ func ownerOf(distribution, scheme, below string) string {
 	return ""
 }
 
-// nameOwner returns whose name a file of site-packages has, "" if that may be the distribution. A name is the same in
+// nameOwner returns whose name a file of site-packages has. It returns "" if that may be the distribution. A name is the same in
 // a file system that ignores case, as a module, an extension or byte code.
 func nameOwner(distribution, below string) string {
 	top, _, _ := strings.Cut(strings.TrimPrefix(fold(below), "__pycache__/"), "/")
@@ -172,7 +172,7 @@ func nameOwner(distribution, below string) string {
 	return owner
 }
 
-// tritons are the distributions of triton: that of PyPI, and those of torch's own indexes.
+// tritons are the distributions of triton, on PyPI and on torch's own indexes.
 func tritons() []string {
 	return []string{"triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm", "triton-xpu"}
 }

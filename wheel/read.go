@@ -74,7 +74,7 @@ func RequireRegular(path string) error {
 	return nil
 }
 
-// OpenFile opens a regular file for reading. It refuses anything else: to open a pipe would wait for ever.
+// OpenFile opens a regular file for reading. It rejects anything else: to open a pipe would wait for ever.
 func OpenFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -51,7 +51,7 @@ func adviceTexts(python, environment, site string) map[string]string {
 		"shadow-pythonpath":    "remove its directory from PYTHONPATH",
 		"shadow-user":          "uninstall it from the user's packages on the node: " + python + " -m pip uninstall deepspeed; or set PYTHONNOUSERSITE=1",
 		"unsafe-place":         "run chmod go-w on your directories there, or set folder: in environment.yaml to your own directory below directories that only root can change",
-		"unsafe-link":          "make it a link of your own to a directory that only you can change, or remove the link",
+		"unsafe-link":          "make it your link to a directory that only you can change, or remove the link",
 		"too-many-files":       "inspect the deepspeed directory in its site-packages",
 		"torch-differs":        "use the wheel's torch, CUDA and accelerator",
 		"wait":                 "wait for it to finish, then rerun",

@@ -1,4 +1,4 @@
-// Package secrets hides values that nobody may read in texts of others. A program may write a value in many spellings: a
+// Package secrets hides secret values in texts of others. A program may write a value in many spellings: a
 // node in JSON, a server in HTML or in a URL, curl in base64. So the text is cleaned and decoded before it is searched.
 package secrets
 

@@ -202,7 +202,7 @@ func (r *receiver) passLines(m *collogs.ExportLogsServiceRequest) {
 	}
 }
 
-// keep keeps the beginning of a line. What is too long, or of too many streams, is passed on as a line of its own.
+// keep keeps the beginning of a line. What is too long, or of too many streams, is passed on as a separate line.
 func (r *receiver) keep(from, rest string) {
 	for ; len(rest) > maxLine; rest = rest[maxLine:] {
 		r.passLine(rest[:maxLine])

@@ -349,8 +349,8 @@ def mend_first_lines(info):
 
 
 def refuse_vital(wheel, files):
-    """Refuses a wheel of another package that has files of torch, DeepSpeed or the interpreter, or of the environment
-    itself: without its Python the node can restore nothing. The controller has refused it before (own.go)."""
+    """Rejects a wheel of another package that has files of torch, DeepSpeed or the interpreter, or of the environment
+    itself: without its Python the node can restore nothing. The controller has rejected it before (own.go)."""
     places = tuple(place + os.sep for place in sites())
     for f in files:
         if not f.startswith(places):
@@ -425,7 +425,7 @@ def same_as_file(kept):
 def open_as_environment():
     """Lets new files, also those of pip, be read and written by those who may read and write the folder of
     the packages, whatever umask the login has: by its group if they get it too, never written by others.
-    HOME gets that folder's group and mode. A link in the place of HOME stays as it is, if nobody else can change it."""
+    HOME gets that folder's group and mode. A link in the place of HOME stays as it is, if it is private."""
     owner = foreign_owner([sys.prefix] + sites())
     if owner:
         raise Failed("%s could redirect what root changes in this environment" % owner, "not-as-root")
@@ -437,7 +437,7 @@ def open_as_environment():
             raise Failed("%s is a link: %s" % (HOME, danger or "to no directory"), "unsafe-link")
         return
     os.makedirs(HOME, exist_ok=True)
-    fd = os.open(HOME, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # whoever may write beside it could replace its name
+    fd = os.open(HOME, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # another account may be able to replace its name
     try:
         if os.fstat(fd).st_uid == os.geteuid():
             try:

@@ -41,8 +41,8 @@ def open_regular(path):
 
 
 def read_json(source):
-    """The value of a JSON text. Fails with a ValueError only, also if the value has so many levels that nothing
-    could write it again."""
+    """The value of a JSON text. Fails with a ValueError only, also if it has more than MOST_LEVELS levels, which nothing
+    could write again."""
     try:
         value = json.loads(source.decode("utf-8"))
     except RecursionError:
@@ -77,7 +77,7 @@ def owner_name(uid):
 
 
 def foreign_owner(paths):
-    """Another account that could put a link in the place of one of these paths, "" if there is none: it owns a directory on
+    """Another account that could put a link in the place of one of these paths, or "": it owns a directory on
     the way. Only root has to ask, because a link would send root to files that the account itself cannot reach."""
     for path in {way for path in paths for way in (path, os.path.realpath(path))} if os.geteuid() == 0 else ():
         while path != os.path.dirname(path):

@@ -5,6 +5,6 @@ from dsbuild_node.controller import REQUEST
 
 
 def first_unsafe(folder, parts=()):
-    """The first part of the path of a folder, or of the parts in it, that another account could change, "" if there is none."""
+    """The first part of the path of a folder, or of the parts in it, that another account could change, or ""."""
     script = REQUEST["safe"] + '\nunsafe "$@" || echo "cannot determine who can write to $1"'
     return subprocess.run(["sh", "-c", script, "sh", folder] + list(parts), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE).stdout.decode("utf-8", "replace").strip()

@@ -89,7 +89,7 @@ def altered(info):
 
 
 def is_byte_code(path):
-    """Whether a path is that of byte code in __pycache__, which Python runs only instead of its module."""
+    """Whether a path names byte code in __pycache__, which Python runs only instead of its module."""
     return path.endswith(".pyc") and "/__pycache__/" in "/" + path
 
 
@@ -113,7 +113,7 @@ def is_code(path):
 
 def walk(package, byte_code=False):
     """Every file and link below a folder: (path, whether it is a link). Follows no link, and
-    leaves out byte code in __pycache__ unless it is asked for. (os.walk takes three times as long.)"""
+    skips byte code in __pycache__ unless it is asked for. (os.walk takes three times as long.)"""
     folders = [package]
     if os.path.islink(package):
         yield folders.pop(), True
