@@ -8,13 +8,13 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Visitor returns a node with a connection of its own that is no part of the run: it has no log and no report.
+// Visitor returns a node with another connection that is no part of the run: it has no log and no report.
 // Connecting to it prompts for nothing.
 func (f *Fleet) Visitor(h inventory.Host) *Node {
 	return &Node{Host: h, Log: newLogFolder(Options{}, f.Run).newLog(h), fleet: f, quiet: true}
 }
 
-// Outside returns the nodes of the inventory that the run leaves out, except further environments of its own nodes.
+// Outside returns the nodes of the inventory that are not in the run, except further environments of its nodes.
 // Close disconnects them.
 func (f *Fleet) Outside() []*Node {
 	inside := map[string]bool{}

@@ -10,7 +10,7 @@ type Inventory struct {
 	// Policy is the absolute path of the signing policy. It is empty if nodes accept any wheel.
 	Policy string
 	Hosts  []Host
-	// Outside are the hosts that a selection has left out.
+	// Outside are the hosts that are not selected.
 	Outside []Host
 	// Notes list the settings of another tool's inventory that are ignored or changed.
 	Notes []Note

@@ -30,8 +30,8 @@ type Folder struct {
 	Sees string // what the node has installed there: nodes that share the directory see the same
 }
 
-// Sharing says which nodes have a directory in common: on a network file system, or because containers mount one
-// directory. dsbuild tries it: each node to be changed puts a file with a random name, its word, into a directory that
+// Sharing is which nodes have a directory in common: on a network file system, or because containers mount one
+// directory. It is tried: each node to be changed puts a file with a random name, its word, into a directory that
 // only this run knows; afterwards each node lists what it sees there. Nodes that see the same first word share the
 // directory. A node can only show a word that it sees, so it cannot make others share.
 type Sharing struct {

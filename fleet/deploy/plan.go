@@ -37,7 +37,7 @@ type NodePlan struct {
 	Back        string              // the version that a rollback restores
 
 	need, free int64  // bytes for the wheels, on the fuller of its disks
-	onlyReads  bool   // refused only because it must not write: it can follow a node that shares its environment
+	onlyReads  bool   // it only lacks the permission to write: it can follow a node that shares its environment
 	replaces   string // the note on the version that the wheel takes the place of
 }
 
@@ -203,8 +203,8 @@ func newPlan(nodes []ProbeResult, decide func(i int, n *NodePlan)) Plan {
 	return plan
 }
 
-// group applies that some nodes share site-packages: the first of them installs and the others follow. If dsbuild
-// refuses one of them, it changes none.
+// group applies that some nodes share site-packages: the first of them installs and the others follow, if none has a
+// reason against it.
 func (p *Plan) group(nodes []ProbeResult) {
 	groups := map[string][]int{}
 	for i, n := range nodes {

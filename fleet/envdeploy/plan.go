@@ -69,8 +69,8 @@ func newPlan(nodes []ProbeResult, decide func(p *NodePlan, n ProbeResult)) Plan 
 	return plan
 }
 
-// agree refuses nodes because of those that share the folder of their environments: they need another environment, or
-// use the current one.
+// agree applies what nodes need that share the folder of their environments: another environment, or the current one,
+// which they use.
 func (p *Plan) agree(nodes []ProbeResult, policy change.InUse) {
 	p.applyInUse(nodes, policy)
 	p.refuseMixedFolders(nodes)

@@ -31,10 +31,10 @@ func TestWays(t *testing.T) {
 		program           string   // what starts the node's program
 		way, files, depth int      // at most
 	}{
-		{"deploy: Survey", "runDeploy", []string{"(*fleet/deploy.Deploy).Apply", gate}, "fleet/node.Probe", 8, 8, 7},
+		{"deploy: Survey", "runDeploy", []string{"(*fleet/deploy.Deploy).Apply", gate}, "fleet/node.Probe", 8, 9, 7},
 		{"deploy: Apply", "runDeploy", []string{"(*fleet/deploy.Deploy).Survey", gate}, "fleet/node/agent.Start", 8, 22, 8},
-		{"env deploy: Survey", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Apply", gate}, "(fleet/node.Script).Run", 10, 10, 7},
-		{"env deploy: Apply", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Survey", gate}, "fleet/node/agent.Start", 10, 22, 8},
+		{"env deploy: Survey", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Apply", gate}, "(fleet/node.Script).Run", 10, 12, 7},
+		{"env deploy: Apply", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Survey", gate}, "fleet/node/agent.Start", 10, 23, 9},
 		{"verify", "runVerify", nil, "(fleet/node.Script).Run", 8, 7, 5},
 		{"ship: Survey", "runShip", []string{"(*fleet/ship.Ship).Run", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv", gate}, "fleet/node.Probe", 14, 8, 8},
 		{"ship: Run", "runShip", []string{"(*fleet/ship.Ship).Survey", "pipeline.ReadGivenPython", "cmd/dsbuild.runShipEnv", gate}, "fleet/node/agent.Start", 14, 24, 8},
