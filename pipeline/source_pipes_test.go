@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A pipe in the place of a file that dsbuild or git reads is refused: nothing waits for it.
+// A pipe in the place of a file that dsbuild or git reads is rejected: nothing waits for it.
 func TestPipesAreRefused(t *testing.T) {
 	t.Parallel()
 	sound := newCheckout(t, deepspeedFiles())

@@ -82,7 +82,7 @@ func wheelhouse(t *testing.T, wheels ...small) *wheel.Bundle {
 	return &b
 }
 
-// unread is a wheelhouse that nobody has compared: its wheels may write what is not theirs.
+// unread is a wheelhouse without a check of its wheels.
 func unread(t *testing.T, wheels ...small) *wheel.Bundle {
 	t.Helper()
 	tag := pythonTag(t)

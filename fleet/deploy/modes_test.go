@@ -149,7 +149,7 @@ print(sorted(os.listdir(HOME)))
 	}
 }
 
-// Root changes nothing in an environment that another account could redirect by a link, at whatever part of its path. A
+// Root changes nothing in an environment that another account could redirect by a link anywhere on its path. A
 // link of root's own to a directory of its own is accepted, and stays as it is.
 func TestRootFollowsNoLinksOfOthers(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,7 @@ func TestDeployBySudo(t *testing.T) {
 	}
 }
 
-// Root is refused an environment of another account, which could redirect root by a link. With that account in sudo: the
+// Root is rejected in an environment of another account, which could redirect root by a link. With that account in sudo: the
 // same node gets the wheel, and nothing of root's.
 func TestRootInAnothersEnvironment(t *testing.T) {
 	t.Parallel()

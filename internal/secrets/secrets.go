@@ -147,7 +147,7 @@ func (l layer) begin(at int) int {
 	return l.from[at]
 }
 
-// decode decodes the escapes that begin with kind: those of URLs, of JSON and other languages, or of HTML. It drops what
+// decode decodes the escapes that begin with kind: URL, JSON or HTML escapes. It drops what
 // Clean drops.
 func (l layer) decode(kind byte) layer {
 	out := layer{make([]byte, 0, len(l.text)), make([]int, 0, len(l.text)+1)}
