@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -151,17 +152,37 @@ func withInstalled(t *testing.T, version string) (environment, []wheel.Loaded) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := template.copied(t, t.TempDir())
-	// It is as if dsbuild had installed it there: the notes say so.
-	note := filepath.Join(e.site, ".dsbuild", "previous", "change.json")
-	text, err := os.ReadFile(note)
-	if err == nil {
-		err = os.WriteFile(note, []byte(strings.ReplaceAll(string(text), template.dir, e.dir)), 0o644)
+	return template.twin(t, t.TempDir()), load(t, copied)
+}
+
+// twin is a copy of an environment as if dsbuild had installed DeepSpeed there: so say the command, RECORD and the notes.
+func (e environment) twin(t *testing.T, parent string) environment {
+	t.Helper()
+	twin := e.copied(t, parent)
+	was := map[string]string{e.dir: twin.dir}
+	for _, path := range []string{
+		filepath.Join(twin.dir, "bin", "ds_report"), only(t, twin.site, "deepspeed-*.dist-info/RECORD"), twin.own("installed.json"),
+		twin.own("previous", "change.json"),
+	} {
+		old := text(t, path)
+		now := old
+		for a, b := range was {
+			now = strings.ReplaceAll(now, a, b)
+		}
+		if err := os.WriteFile(path, []byte(now), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		before, after := sha256.Sum256([]byte(old)), sha256.Sum256([]byte(now))
+		was[fmt.Sprintf("%x", before)] = fmt.Sprintf("%x", after)
+		row := func(sum [32]byte, n int) string {
+			return base64.RawURLEncoding.EncodeToString(sum[:]) + "," + fmt.Sprint(n)
+		}
+		was[row(before, len(old))] = row(after, len(now))
 	}
-	if err != nil {
+	if err := os.Chmod(filepath.Join(twin.dir, "bin", "ds_report"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return e, load(t, copied)
+	return twin
 }
 
 func makeTemplate(t *testing.T, dir, torch string) environment {

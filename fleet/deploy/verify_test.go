@@ -101,7 +101,7 @@ func deployed(t *testing.T, n int) few {
 	for i := range n {
 		e := first
 		if i > 0 {
-			e = first.copied(t, t.TempDir())
+			e = first.twin(t, t.TempDir())
 		}
 		h, s := host(t, fmt.Sprintf("gpu%02d", i+1), e, sshtest.Options{})
 		f.envs, hosts, servers = append(f.envs, e), append(hosts, h), append(servers, s)
@@ -568,7 +568,7 @@ func TestVerifyOfAWheelForEachTorch(t *testing.T) {
 		t.Errorf("without: %v\n%s", r.Err(), printed(t, r))
 	}
 	// Nodes of one wheel must agree all the same.
-	third := envs[0].copied(t, t.TempDir())
+	third := envs[0].twin(t, t.TempDir())
 	third.write(t, "transformers-5.2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: transformers\nVersion: 5.2.0\n")
 	h, s := host(t, "gpu3", third, sshtest.Options{})
 	opt = options(t, wheels, append(servers, s), append(hosts, h)...)

@@ -135,7 +135,7 @@ func TestVerifyOf800Nodes(t *testing.T) {
 	}
 	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{files: files}))
 	e.write(t, "deepspeed/ops/notes.txt", "")
-	edited := e.copied(t, t.TempDir())
+	edited := e.twin(t, t.TempDir())
 	rewrite(t, edited, "deepspeed/some/folder/with/a/module_013.py", "x = 'another'\n")
 	glibc := strings.NewReplacer("2.36", "2.31")
 	all := &echoes{gone: "gpu800", replace: map[string]*strings.Replacer{
