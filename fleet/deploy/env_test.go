@@ -164,6 +164,9 @@ func (e environment) twin(t *testing.T, parent string) environment {
 		filepath.Join(twin.dir, "bin", "ds_report"), only(t, twin.site, "deepspeed-*.dist-info/RECORD"), twin.own("installed.json"),
 		twin.own("previous", "change.json"),
 	} {
+		if !exists(path)() { // not installed by dsbuild
+			continue
+		}
 		old := text(t, path)
 		now := old
 		for a, b := range was {
