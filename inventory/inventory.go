@@ -20,7 +20,7 @@ type Inventory struct {
 }
 
 // Key returns the key for a setting, python or user, in the inventory's format. It returns "" if the format has none.
-// Without an inventory it is that of dsbuild's own format.
+// Without an inventory, the format is dsbuild's own.
 func (inv *Inventory) Key(setting string) string {
 	switch {
 	case inv == nil || inv.format == ownYAML:

@@ -93,7 +93,7 @@ func rawUser(address string) string {
 	return authority[:i]
 }
 
-// hider hides the secrets in a text; nil if there are none.
+// hider returns what hides the secrets in a text. It returns nil if there are none.
 func (n Network) hider() *secrets.Hider {
 	var h *secrets.Hider
 	for _, secret := range n.Secrets() {

@@ -29,7 +29,7 @@ type BeginReply struct {
 	Inbox    string   `json:"inbox"`   // private directory for uploads
 	Arrived  []string `json:"arrived"` // names of files in the inbox that need not be sent again
 	Repaired bool     `json:"repaired"`
-	Undone   string   `json:"undone"` // the run whose interrupted change the repair undid; "" if none
+	Undone   string   `json:"undone"` // the run whose interrupted change the repair undid, if any
 	Run      string   `json:"run"`    // the run that made the last recorded change
 
 	python string // runs the agent

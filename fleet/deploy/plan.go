@@ -48,7 +48,7 @@ type Plan struct {
 	Wheels []wheel.Loaded // the wheels in use; a single wheel is listed even if no node uses it
 	// Assigned is set if each node was assigned its wheel, so that different wheels are intended.
 	Assigned bool
-	Undone   *node.Run // the run that a rollback undoes; nil: none
+	Undone   *node.Run // the run that a rollback undoes, if any
 }
 
 // PlanOptions are the settings of a plan.
@@ -308,7 +308,7 @@ func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts,
 	}
 }
 
-// replaced is the note on a DeepSpeed that a wheel takes the place of; "" if there is none, or it came from this wheel.
+// replaced returns the note on a DeepSpeed that w takes the place of. It returns "" if there is none, or it came from w.
 func replaced(d *node.Installed, w *wheel.Loaded) string {
 	switch {
 	case d == nil || d.SHA256 == w.Manifest.SHA256:

@@ -23,7 +23,7 @@ type nodeState struct {
 	before, after *report.Version // the DeepSpeed before and after the change
 	recordSHA256  string          // of the RECORD that verify expects
 	altered       []string        // rollback: files of the version put back that differ from its RECORD
-	kept          string          // where files that dsbuild did not install are kept, in a sentence; "": none
+	kept          string          // a sentence that names the directory of kept files that dsbuild did not install
 	note          map[string]any  // rollback: dsbuild's note on the version put back; nil if something else installed it
 }
 

@@ -36,7 +36,7 @@ func (n *nodeState) record(ctx context.Context) error {
 // finish sends the request record. The agent replies where it keeps files that dsbuild did not install.
 func (n *nodeState) finish(ctx context.Context, order agent.Request) error {
 	var done struct {
-		Kept string `json:"kept"` // a directory; "": none
+		Kept string `json:"kept"` // the directory of files that dsbuild did not install, if any
 	}
 	err := change.Call(ctx, n.Node, order, &done)
 	if done.Kept != "" {

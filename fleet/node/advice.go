@@ -58,9 +58,9 @@ func adviceTexts(python, environment, site string) map[string]string {
 	}
 }
 
-// HintFor returns the hint for a code that a node sent, "" for a code that dsbuild does not know. A code may end with
+// HintFor returns the hint for a code that a node sent. It returns "" for an unknown code. A code may end with
 // a colon and the number of a process, which the hint names. python is the node's in the inventory, and site its
-// site-packages, "" if they are not known.
+// site-packages, if known.
 func HintFor(code, python, site string) string {
 	environment := "ENVIRONMENT"
 	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {

@@ -53,12 +53,12 @@ type Facts struct {
 	Unfinished bool       `json:"unfinished"`           // a change of the environment was cut off and waits for repair
 	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Home, if dsbuild may not write there
 	Locked     string     `json:"locked,omitempty"`     // the first path of the environment that this user cannot read and change
-	LockedBy   string     `json:"locked_by,omitempty"`  // its owner; "": this user
+	LockedBy   string     `json:"locked_by,omitempty"`  // its owner, if not this user
 	Unreadable bool       `json:"unreadable,omitempty"` // it cannot even be read
 	// ForeignOwner is, if dsbuild is root there, another account that owns a directory on the path of the environment.
 	ForeignOwner string `json:"foreign_owner,omitempty"`
 	ReadOnly     bool   `json:"read_only"` // site-packages is on a file system mounted read-only
-	// CondaRecord is the file in conda-meta by which conda keeps DeepSpeed; "": none.
+	// CondaRecord is the file in conda-meta by which conda keeps DeepSpeed, if any.
 	CondaRecord string `json:"conda_record,omitempty"`
 	// NoRecord lists forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info
 	// without RECORD.
@@ -117,7 +117,7 @@ type Previous struct {
 	Interrupted bool  `json:"interrupted"` // the change was cut off: the next run undoes it
 	// Undone is set if the change was rolled back already: it is the only run, and nothing is kept.
 	Undone bool `json:"undone"`
-	// Foreign is the directory in which the next deploy keeps files that dsbuild did not install; "": there are none.
+	// Foreign is the directory in which the next deploy keeps files that dsbuild did not install, if any.
 	Foreign string `json:"foreign,omitempty"`
 	Wrong   string `json:"wrong,omitempty"`  // why it cannot be rolled back, in the node's words: see ProbeOptions.Undo
 	Advice  string `json:"advice,omitempty"` // the code of a hint for Wrong
@@ -164,7 +164,7 @@ type Installed struct {
 	Build   *Build   `json:"build"` // DeepSpeed's own build record; nil: none
 }
 
-// ID tells installations apart. It is empty for an environment without DeepSpeed.
+// ID distinguishes installations. Without DeepSpeed it is empty.
 func (i *Installed) ID() string {
 	if i == nil {
 		return ""

@@ -391,7 +391,7 @@ func (r *run) usualWheel(of *nodeState) *noted {
 	return most
 }
 
-// notedWheel is the wheel that dsbuild's note on the node names; nil if none does. The note may say anything.
+// notedWheel is the wheel that dsbuild's note on the node names, if any. The note may say anything.
 func (n *nodeState) notedWheel() *noted {
 	if n.installed == nil || n.installed.Noted == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 type Command struct {
 	Do    string     `json:"do"`              // such as verify; see Deploy for deploy
 	Flags []string   `json:"flags,omitempty"` // with their values: --deps bundle
-	Wheel *WheelFile `json:"wheel,omitempty"` // for deploy, what to install; nil if unknown here
+	Wheel *WheelFile `json:"wheel,omitempty"` // for deploy, what to install, if known here
 	Nodes []string   `json:"nodes,omitempty"` // the nodes to change; none: those with the hint
 }
 

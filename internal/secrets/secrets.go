@@ -137,7 +137,7 @@ const maxDepth = 2
 // layer is a text after some decoding.
 type layer struct {
 	text []byte
-	from []int // where each byte begins in the text that was given, and where that ends; nil: at the same place
+	from []int // where each byte begins in the text that was given, and where that ends; without it, at the same place
 }
 
 func (l layer) begin(at int) int {
@@ -188,7 +188,7 @@ func (l layer) clean() layer {
 // maxEntity bounds the name of a character in HTML.
 const maxEntity = 12
 
-// unescape decodes the escape at the beginning of text, which has n bytes; 0: there is none.
+// unescape decodes the escape at the beginning of text, which has n bytes, or none.
 func unescape(text []byte) (decoded string, n int) {
 	switch {
 	case text[0] == '%' && len(text) > 2:

@@ -5,7 +5,7 @@
 // program sees only the Reporter interface.
 package ui
 
-// Outcome says how a step ended.
+// Outcome is how a step ended.
 type Outcome int
 
 // The ways a step can end.

@@ -78,8 +78,8 @@ func (m *member) addFinding(kind Check, level Level, tip, format string, args ..
 	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip), said.Common})
 }
 
-// setHint gives the last finding a hint of dsbuild's own, which may hold commands. Those of addFinding may hold a node's
-// words, which must not imitate one.
+// setHint sets the hint of the last finding to one of dsbuild's own, which may hold commands. The hints of addFinding
+// may hold a node's words, which must not imitate a command.
 func (m *member) setHint(hint string) { m.findings[len(m.findings)-1].Hint = hint }
 
 // hasError reports whether the node has an error of one of these kinds.

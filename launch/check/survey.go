@@ -81,7 +81,7 @@ type limits struct {
 // operators describes the folder in which torch compiles operators.
 type operators struct {
 	Folder string     `json:"folder"`
-	Type   string     `json:"type"` // of its file system; "": nobody chose it, and it does not exist
+	Type   string     `json:"type"` // of its file system, unless nobody chose it and it does not exist
 	Locks  []staleFor `json:"locks"`
 }
 

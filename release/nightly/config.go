@@ -39,7 +39,7 @@ type Deploy struct {
 	Inventory string
 	Source    string // the name of the source whose wheels they get
 	Canary    string // these nodes first: a --limit; "" for none
-	Gate      string // a shell command, or check, that decides after the canary whether the others follow; "" for none
+	Gate      string // a shell command, or check, that decides after the canary whether the others follow, if any
 	Limit     string // of all
 	Env       string // an environment file: the nodes get the whole environment with the wheel; "": the wheel alone
 	Flags     map[string]string

@@ -98,12 +98,12 @@ def read_note(path):
 
 
 def noted_sha256(noted):
-    """The sha256 of the wheel in a note; "" if there is none."""
+    """Returns the sha256 of the wheel in a note, if any."""
     return str(noted.get("sha256", "")) if isinstance(noted, dict) else ""
 
 
 def foreign_folder(change):
-    """The folder in HOME for those files which a change has moved aside and dsbuild did not install; "" if there are none."""
+    """The folder in HOME for those files which a change has moved aside and dsbuild did not install, if any."""
     return "foreign-" + change["run"] if change.get("foreign") else ""
 
 

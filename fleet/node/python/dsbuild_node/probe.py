@@ -46,7 +46,7 @@ def free(path):
 
 def locked(paths, records):
     """The first path that this user cannot read and change, or of RECORDs, cannot read: (path, whether it cannot be
-    read, its owner), "" for none and for the user's own."""
+    read, its owner if it is another user)."""
     for path in paths + records:
         path = path if os.path.exists(path) else existing(path)
         readable = os.access(path, os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK)
@@ -232,7 +232,7 @@ def previous(drift):
 
 
 def conda_record():
-    """The name of conda's own record of DeepSpeed, "" if there is none."""
+    """The name of conda's record of DeepSpeed, if any."""
     return ([name for name in listed(os.path.join(sys.prefix, "conda-meta")) if name.startswith("deepspeed-") and name.endswith(".json")] + [""])[0]
 
 

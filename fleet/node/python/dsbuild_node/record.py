@@ -341,7 +341,7 @@ def edits(info):
 
 
 def faults(info):
-    """The first few paths of a DeepSpeed that are not as installed: edits, or byte code that is not that of its module."""
+    """The first few paths of a DeepSpeed that are not as installed: edits, or byte code of other code than its module."""
     rows = record_rows(info)
     return edits(info) or ([] if rows is None else wrong_byte_code(info, rows)[:5])
 
