@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -69,7 +70,9 @@ func show(nodes []Member, g Grouping) string {
 		for _, r := range l.Reasons {
 			fmt.Fprintf(&b, "    - %s\n", r)
 		}
-		fmt.Fprintf(&b, "    hint: %s\n", l.Hint)
+		fmt.Fprintf(&b, "    hint: %s\n", fault.Expand(l.Hint,
+			func(c fault.Command) string { return "dsbuild " + c.Do },
+			func(s fault.Setting) string { return "set " + s.Key + " to " + s.To }))
 	}
 	return b.String() + "\n"
 }
