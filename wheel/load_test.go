@@ -100,15 +100,16 @@ func TestLoadRefuses(t *testing.T) {
 		text, hint string
 		code       int
 	}{
-		filepath.Join(empty, "none.whl"): {"wheel not found: ", "dsbuild wheel --for INVENTORY", 2},
-		empty:                            {"no wheels in " + empty, "dsbuild wheel --for INVENTORY", 2},
+		filepath.Join(empty, "none.whl"): {"wheel not found: ", "build one for these nodes: dsbuild wheel", 2},
+		empty:                            {"no wheels in " + empty, "build one for these nodes: dsbuild wheel", 2},
 		damaged:                          {name, "", 4},
 		foreign:                          {name, "", 4},
 		outside:                          {"would write files outside DeepSpeed's own directory: torch", "", 4},
 	} {
 		_, err := wheel.LoadAll(t.Context(), path)
-		if err == nil || !strings.Contains(err.Error(), want.text) || fault.ExitCode(err) != want.code || !strings.Contains(fault.Hint(err), want.hint) {
-			t.Errorf("%s: %v, exit code %d, hint %q", filepath.Base(path), err, fault.ExitCode(err), fault.Hint(err))
+		hint := fault.Expand(fault.Hint(err), func(c fault.Command) string { return "dsbuild " + c.Do }, nil)
+		if err == nil || !strings.Contains(err.Error(), want.text) || fault.ExitCode(err) != want.code || !strings.Contains(hint, want.hint) {
+			t.Errorf("%s: %v, exit code %d, hint %q", filepath.Base(path), err, fault.ExitCode(err), hint)
 		}
 	}
 }

@@ -36,7 +36,8 @@ func NewRollbackPlan(nodes []ProbeResult, run string) (Plan, error) {
 	return plan, nil
 }
 
-// chooseRun returns the run to undo, with an empty ID if there is none.
+// chooseRun returns the run to undo, with an empty ID if there is none. A node that was not reached may have the wanted
+// run.
 func chooseRun(nodes []ProbeResult, wanted string) (node.Run, error) {
 	var known []node.Run
 	for _, n := range nodes {
@@ -59,8 +60,8 @@ func chooseRun(nodes []ProbeResult, wanted string) (node.Run, error) {
 		return known[at], nil
 	case wanted == "" && len(known) > 0:
 		return known[len(known)-1], nil
-	case wanted == "":
-		return node.Run{}, nil
+	case wanted == "", slices.ContainsFunc(nodes, func(n ProbeResult) bool { return n.Err != nil }):
+		return node.Run{ID: wanted}, nil
 	}
 	hint := "no node keeps a previous version"
 	if len(known) > 0 {

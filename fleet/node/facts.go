@@ -101,6 +101,9 @@ type Run struct {
 // String describes the run for a message.
 func (r Run) String() string {
 	at := r.At
+	if at == "" {
+		return r.ID // named by the user, and known to no node
+	}
 	if t, err := time.Parse(time.RFC3339, at); err == nil {
 		at = t.UTC().Format("2006-01-02 15:04:05 UTC")
 	}

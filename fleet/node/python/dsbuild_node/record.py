@@ -350,9 +350,11 @@ def stranger(change):
     """The dist-info of a DeepSpeed that was installed after an unfinished change was cut off; None if there is none."""
     for info in dist_infos(sites()):
         rows, origin = record_rows(info), content(os.path.join(info, "direct_url.json")).strip(b"\0")
+        # An installer unpacks the wheel's RECORD, and lists its own files there at the end.
+        whole = any(row[0].endswith("/INSTALLER") for row in rows or ())
         # pip writes RECORD after the file that names the wheel, which a power cut may have emptied.
         own = str(change.get("wheel")).encode() in origin or not origin and any(row[0].endswith("/direct_url.json") for row in rows or ())
-        if rows and not own and record_sha256(info) not in change["records"]:
+        if whole and not own and record_sha256(info) not in change["records"]:
             return info
     return None
 
