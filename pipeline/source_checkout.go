@@ -115,8 +115,7 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 	} else if err := r.list(ctx, add, "ls-tree", "-r", "-z", commit); err != nil {
 		return "", err
 	}
-	modes := map[string]string{} // of the index; of new files ""
-	var names []string
+	modes, names := map[string]string{}, []string(nil) // of the index; the mode of new files is ""
 	err = r.list(ctx, func(mode, _, name string) {
 		if _, twice := modes[name]; !twice {
 			modes[name], names = mode, append(names, name)
@@ -155,9 +154,8 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 			c.dirty = true
 		default:
 			c.files = append(c.files, prefix+name)
-			if kind := info.Mode().Type(); kind != 0 && kind != fs.ModeSymlink {
-				c.dirty = true // selectFiles refuses it; opening a pipe would wait for ever
-			}
+			kind := info.Mode().Type() // selectFiles refuses some; opening a pipe would wait for ever
+			c.dirty = c.dirty || kind != 0 && kind != fs.ModeSymlink
 			if !c.dirty {
 				is, err = blobOf(path, info, len(commit))
 				c.dirty = err != nil || is != committed[name]

@@ -552,8 +552,10 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		"unknown": {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package", false},
 		"a pth":   {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package", false},
 		"anything else": {func() error {
-			more := []string{"plug.egg-info/entry_points.txt", "alpha/libgomp.so.1", "alpha/notes.txt", "alpha/.hidden", "x.egg-link",
-				"alpha-1.0.dist-info/extra", "alpha/__pycache__/other.cpython-311.pyc", "alpha/__pycache__/x.nbc", "listed.py"}
+			more := []string{
+				"plug.egg-info/entry_points.txt", "alpha/libgomp.so.1", "alpha/notes.txt", "alpha/.hidden", "x.egg-link",
+				"alpha-1.0.dist-info/extra", "alpha/__pycache__/other.cpython-311.pyc", "alpha/__pycache__/x.nbc", "listed.py",
+			}
 			for _, name := range more {
 				path := filepath.Join(packages, name)
 				if err := joined(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {

@@ -209,7 +209,7 @@ func loginFault(ctx context.Context, r remote.Runner) error {
 
 // floodError is the error of a node that printed too much before the program's first message.
 func floodError() error {
-	return fault.WithHint(fmt.Errorf("%w, before dsbuild's program began: from a %s, or setup:",
+	return fault.WithHint(fmt.Errorf("%w, before dsbuild's program began: from setup: or a %s",
 		remote.ErrFlood, startupFile), quietShells+"test with: ssh NODE true | wc -c")
 }
 

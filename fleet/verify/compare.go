@@ -12,6 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -143,20 +144,7 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if n.Facts.DeepSpeed == nil {
 		n.runsOther = true
-		// A deploy would refuse an environment that is the wrong one.
-		if n.Facts.Unreadable {
-			why, try = n.Facts.NoPermission()
-		}
-		noTorch, torch := n.Facts.NoTorch()
-		switch python := node.QuotePath(n.Facts.Executable); {
-		case len(n.differs) > 0: // inspect_files.py has already reported its DeepSpeed
-		case why.Text != "":
-			n.differ(try, "no DeepSpeed in the environment of %s: %s", python, why)
-		case noTorch.Text != "":
-			n.differ(torch, "no DeepSpeed and %s", noTorch)
-		default:
-			n.differ(deployHint(), "no DeepSpeed in the environment of %s", python)
-		}
+		n.addMissing(why, try)
 	}
 	l := n.installed
 	if l == nil {
@@ -198,6 +186,23 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if l.Bare {
 		n.note("installed DeepSpeed has no RECORD: its files are only compared with other nodes'")
+	}
+}
+
+// addMissing adds the lack of DeepSpeed. why and try tell why an environment cannot be changed: a deploy would refuse it.
+func (n *nodeState) addMissing(why nodeerr.Message, try string) {
+	if n.Facts.Unreadable {
+		why, try = n.Facts.NoPermission()
+	}
+	noTorch, torch := n.Facts.NoTorch()
+	switch python := node.QuotePath(n.Facts.Executable); {
+	case len(n.differs) > 0: // inspect_files.py has already reported its DeepSpeed
+	case why.Text != "":
+		n.differ(try, "no DeepSpeed in the environment of %s: %s", python, why)
+	case noTorch.Text != "":
+		n.differ(torch, "no DeepSpeed and %s", noTorch)
+	default:
+		n.differ(deployHint(), "no DeepSpeed in the environment of %s", python)
 	}
 }
 

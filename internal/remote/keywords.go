@@ -29,7 +29,7 @@ const (
 )
 
 // keywords is the table, by the names that ssh -G prints.
-func keywords() map[string]keyword {
+func keywords() map[string]keyword { //nolint:revive // a table, however long
 	obeyed := keyword{obeyed: true}
 	return map[string]keyword{
 		"addressfamily": obeyed, "batchmode": obeyed, "casignaturealgorithms": obeyed, "certificatefile": obeyed,
