@@ -154,8 +154,7 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 			c.dirty = true
 		default:
 			c.files = append(c.files, prefix+name)
-			kind := info.Mode().Type() // selectFiles refuses some; opening a pipe would wait for ever
-			c.dirty = c.dirty || kind != 0 && kind != fs.ModeSymlink
+			c.dirty = c.dirty || info.Mode().Type()&^fs.ModeSymlink != 0 // a pipe, which would block: selectFiles refuses it
 			if !c.dirty {
 				is, err = blobOf(path, info, len(commit))
 				c.dirty = err != nil || is != committed[name]
