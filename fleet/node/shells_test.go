@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 )
 
@@ -114,7 +115,8 @@ func TestAnotherProgramIsStarted(t *testing.T) {
 		if _, err := exec.LookPath(words[1]); words[0] == "exec" && err != nil {
 			continue
 		}
-		in := local{within: []string{"sh", "-c", starts, "sh"}}
+		// The shell may take what it reads for commands, and write files.
+		in := local{within: []string{"sh", "-c", "cd " + remote.Quote(t.TempDir()) + "; " + starts, "sh"}}
 		_, err := node.Probe(t.Context(), in, node.ProbeOptions{Python: "python3"})
 		if err == nil || !strings.HasPrefix(err.Error(), want) || fault.Hint(err) == "" {
 			t.Errorf("%s: %v; hint: %s", starts, err, fault.Hint(err))
