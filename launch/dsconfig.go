@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -58,7 +59,7 @@ func (b *builder) prepareConfig(r Request) {
 	ds.Named = own && name != ""
 	if ds.Named && path.Base(name) != ConfigName && said && ds.File == "" {
 		b.addProblem(b.said["args"],
-			"use --config "+shellWord(name)+" to check that configuration, or omit the argument",
+			"use --config "+remote.Word(name)+" to check that configuration, or omit the argument",
 			"the program's arguments specify the configuration %q, but %s would be generated as well", name, ConfigName)
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
 // valueKind is the type of a key's value.
@@ -315,7 +316,7 @@ func setSbatch(b *builder, s Setting) {
 				instead = own.Name + ":"
 			}
 			if value != "" && own.kind != variables {
-				instead += " " + shellWord(value)
+				instead += " " + remote.Word(value)
 			}
 			b.refuse(option, "use "+instead, "this option is set by dsbuild")
 		}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -150,7 +149,7 @@ func executeTemplate(name string, v view) (string, error) {
 // can, the linker keeps every exported method of the program.
 func (v view) functions(t *template.Template) template.FuncMap {
 	return template.FuncMap{
-		"word": shellWord,
+		"word": remote.Word,
 		"argv": shellArgv,
 		"json": func(v any) string { return jsonText(v) },
 		// Kubernetes itself replaces $(NAME).
@@ -205,19 +204,10 @@ func (v view) functions(t *template.Template) template.FuncMap {
 	}
 }
 
-// shellWord returns s as one shell word, quoted only if needed. It must not be the
-// first word of a command: there a plain word may be an assignment.
-func shellWord(s string) string {
-	if regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`).MatchString(s) {
-		return s
-	}
-	return remote.Quote(s)
-}
-
 // shellArgv writes a program and its arguments as shell words, one option with its
 // values per line.
 func shellArgv(indent int, program, args []string) string {
-	words := lists.Map(program, shellWord)
+	words := lists.Map(program, remote.Word)
 	out := strings.Join(words, " ")
 	for _, a := range args {
 		if strings.HasPrefix(a, "-") {
@@ -225,7 +215,7 @@ func shellArgv(indent int, program, args []string) string {
 		} else {
 			out += " "
 		}
-		out += shellWord(a)
+		out += remote.Word(a)
 	}
 	return out
 }

@@ -52,15 +52,7 @@ func (h hints) inventoryName() string {
 	if h.inventory == "" {
 		return "INVENTORY"
 	}
-	return shellWord(h.inventory)
-}
-
-// shellWord quotes a word of a command line where a shell needs that.
-func shellWord(s string) string {
-	if !strings.HasPrefix(s, "~") && node.PlainPath(strings.ReplaceAll(s, "=", "-"), "") != "" {
-		return s
-	}
-	return remote.Quote(s)
+	return remote.Word(h.inventory)
 }
 
 // commandLine writes out a command that changes only the given nodes, and installs only what is meant.
@@ -76,14 +68,14 @@ func (h hints) commandLine(c fault.Command, nodes string) string {
 	case "wheel":
 		return "dsbuild wheel --for " + h.inventoryName()
 	case "env lock": // for the other nodes, too: the lockfile is theirs
-		return "dsbuild env lock " + shellWord(h.environmentFile()) + " --for " + h.inventoryName()
+		return "dsbuild env lock " + remote.Word(h.environmentFile()) + " --for " + h.inventoryName()
 	case "deploy":
 		var word string
 		word, after = h.wheelWord(c.Wheel)
 		words = append(words, "--wheel", word)
 	case "env deploy", "env rollback":
 		if h.lock != "" || !h.relative() || h.value("env") != "" {
-			words = append(words, "--lock", shellWord(absolutePath(h.lockfile())))
+			words = append(words, "--lock", remote.Word(absolutePath(h.lockfile())))
 		}
 	}
 	words = h.carry(words, name, c)
@@ -95,10 +87,10 @@ func (h hints) commandLine(c fault.Command, nodes string) string {
 		}
 	}
 	for _, flag := range c.Flags {
-		words = append(words, shellWord(flag))
+		words = append(words, remote.Word(flag))
 	}
 	if nodes != "" {
-		words = append(words, "--limit", shellWord(nodes))
+		words = append(words, "--limit", remote.Word(nodes))
 	}
 	return strings.Join(words, " ") + after
 }
@@ -182,7 +174,7 @@ func (h hints) carry(words []string, name string, c fault.Command) []string {
 			if slices.Contains([]string{"bundle", "policy", "files", "env", "lock"}, f.Name) && !h.relative() {
 				text = absolutePath(text)
 			}
-			words = append(words, "--"+f.Name, shellWord(text))
+			words = append(words, "--"+f.Name, remote.Word(text))
 		}
 	})
 	return words
@@ -193,16 +185,16 @@ func (h hints) wheelWord(w *fault.WheelFile) (word, after string) {
 	given := h.value("wheel")
 	switch {
 	case w == nil && given != "":
-		return shellWord(absolutePath(given)), ""
+		return remote.Word(absolutePath(given)), ""
 	case w == nil || *w == (fault.WheelFile{}):
 		return "WHEEL", " (WHEEL: the wheel that these nodes should run)"
 	case w.Path != "":
-		return shellWord(absolutePath(w.Path)), ""
+		return remote.Word(absolutePath(w.Path)), ""
 	}
 	if path := findWheel(*w, given); path != "" {
-		return shellWord(path), ""
+		return remote.Word(path), ""
 	}
-	return "DIR/" + shellWord(w.Name), " (DIR: the directory of this wheel, sha256 " + w.SHA256[:min(12, len(w.SHA256))] + ")"
+	return "DIR/" + remote.Word(w.Name), " (DIR: the directory of this wheel, sha256 " + w.SHA256[:min(12, len(w.SHA256))] + ")"
 }
 
 // findWheel returns the path of a wheel that a node names: in --wheel, in deploy's default directory or in the cache;

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // addKey returns a command of this machine that adds the keys of a node to a file of known_hosts.
@@ -96,13 +98,7 @@ func sshTo(t Target) []string {
 	return append(append(words, t.SSHArgs...), "-p", strconv.Itoa(t.Port), fmt.Sprintf("%s@%s", t.User, t.word()))
 }
 
-// shellWords joins words for a shell, with quotes where one needs them.
+// shellWords joins a program and its arguments for a shell.
 func shellWords(words []string) string {
-	quoted := slices.Clone(words)
-	for i, w := range quoted {
-		if i == 0 && strings.Contains(w, "=") || !plain.MatchString(strings.ReplaceAll(w, "=", "")) {
-			quoted[i] = Quote(w)
-		}
-	}
-	return strings.Join(quoted, " ")
+	return strings.Join(lists.Map(words, Word), " ")
 }

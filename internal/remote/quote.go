@@ -14,6 +14,17 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// word matches words that need no quotes behind a command: there "=" makes no assignment.
+var word = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// Word returns s as one word of a POSIX shell, quoted only if needed. It must not be the first word of a command.
+func Word(s string) string {
+	if word.MatchString(s) {
+		return s
+	}
+	return Quote(s)
+}
+
 var (
 	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	// plain matches words that need no quotes, which keeps commands readable in logs and process
