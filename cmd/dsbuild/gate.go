@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -111,32 +110,18 @@ func runGate(ctx context.Context, a *app, command, id string, nodes []string, ba
 	if err := errors.Join(ui.JSON(&text, batch), os.WriteFile(file, text.Bytes(), 0o600)); err != nil {
 		return err
 	}
-	out, in := io.Pipe()
+	out := &ui.LineWriter{Line: func(line string) { a.reporter.Note("gate: %s", ui.OneLine(line)) }}
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.Env = append(os.Environ(), "DSBUILD_GATE_NODES="+strings.Join(nodes, " "),
 		"DSBUILD_GATE_REPORT="+file, "DSBUILD_GATE_RUN="+id)
-	cmd.Stdout, cmd.Stderr = in, in
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr, cmd.WaitDelay = ownGroup(), gateGrace
 	cmd.Cancel = func() error { return signalGroup(cmd.Process, syscall.SIGTERM) }
-	printed := make(chan struct{})
-	go func() {
-		defer close(printed)
-		for lines := bufio.NewReader(out); ; {
-			line, err := lines.ReadString('\n')
-			if line = strings.TrimRight(line, "\r\n"); line != "" {
-				a.reporter.Note("gate: %s", ui.OneLine(line))
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
 	err = cmd.Run()
 	if cmd.Process != nil {
 		signalGroup(cmd.Process, syscall.SIGKILL) //nolint:errcheck // the programs that the command left
 	}
-	in.Close() //nolint:errcheck // it has no errors
-	<-printed
+	out.End()
 	if errors.Is(err, exec.ErrWaitDelay) { // it succeeded, and left a program with its output
 		err = nil
 	}

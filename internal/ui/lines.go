@@ -2,6 +2,7 @@ package ui
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 )
 
@@ -32,4 +33,35 @@ func (r *lineReader) next() <-chan line {
 		}()
 	}
 	return r.lines
+}
+
+// LineWriter calls Line for each line that is written to it, without spaces around it, except empty ones.
+type LineWriter struct {
+	Line func(string)
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (w *LineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(w.rest, []byte("\n"))
+		if !whole {
+			return len(p), nil
+		}
+		w.rest = rest
+		w.take(line)
+	}
+}
+
+// End calls Line for a last line that has no end.
+func (w *LineWriter) End() {
+	w.take(w.rest)
+	w.rest = nil
+}
+
+func (w *LineWriter) take(line []byte) {
+	if line = bytes.TrimSpace(line); len(line) > 0 {
+		w.Line(string(line))
+	}
 }

@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"bytes"
 	"context"
 	"errors"
 
@@ -101,7 +100,7 @@ func (b *Backend) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 		return nil, err
 	}
 	step := b.options.Report.Step("engine: " + b.found.How)
-	builder, end, err := daggerbuilder.Connect(ctx, b.found, &lineWriter{line: step.Log})
+	builder, end, err := daggerbuilder.Connect(ctx, b.found, &ui.LineWriter{Line: step.Log})
 	if err != nil {
 		step.End(ui.Failed, "")
 		return nil, err
@@ -154,24 +153,4 @@ func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error)
 		Env:     b.env,
 	})
 	return b.machine, err
-}
-
-// lineWriter calls line for each line that is written to it.
-type lineWriter struct {
-	line func(string)
-	rest []byte
-}
-
-func (w *lineWriter) Write(p []byte) (int, error) {
-	w.rest = append(w.rest, p...)
-	for {
-		i := bytes.IndexByte(w.rest, '\n')
-		if i < 0 {
-			return len(p), nil
-		}
-		if line := bytes.TrimSpace(w.rest[:i]); len(line) > 0 {
-			w.line(string(line))
-		}
-		w.rest = w.rest[i+1:]
-	}
 }

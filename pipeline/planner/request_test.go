@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -185,20 +184,5 @@ func TestSketch(t *testing.T) {
 	}
 	if _, err := openPlanner(t, Dagger, filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("sources that are not there are opened")
-	}
-}
-
-// Lines arrive one by one, however they are written.
-func TestLineWriter(t *testing.T) {
-	t.Parallel()
-	var got []string
-	w := &lineWriter{line: func(s string) { got = append(got, s) }}
-	for _, part := range []string{"a", "b\n", "\n \nc\r\nd", "e\nrest"} {
-		if n, err := w.Write([]byte(part)); n != len(part) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if !slices.Equal(got, []string{"ab", "c", "de"}) {
-		t.Errorf("%q", got)
 	}
 }
