@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"maps"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,7 +24,7 @@ var (
 func secretsOf(h inventory.Host, onlyPrivate bool) *secrets.Hider {
 	hider := &secrets.Hider{}
 	hide := func(name, value string) {
-		parts := passwords(value)
+		parts := secrets.Passwords(value)
 		if !onlyPrivate || private.MatchString(name) {
 			parts = append(parts, strings.Split(value, "\n")...)
 		}
@@ -44,26 +43,6 @@ func secretsOf(h inventory.Host, onlyPrivate bool) *secrets.Hider {
 		}
 	}
 	return hider
-}
-
-// passwords returns the password of a URL, as it is there and decoded: a program may show it without
-// the URL.
-func passwords(value string) []string {
-	_, rest, _ := strings.Cut(value, "://")
-	authority, _, _ := strings.Cut(rest, "/")
-	at := strings.LastIndexByte(authority, '@')
-	if at < 0 {
-		return nil
-	}
-	user, password, both := strings.Cut(authority[:at], ":")
-	if !both { // a token alone
-		password = user
-	}
-	decoded, err := url.PathUnescape(password)
-	if err != nil {
-		decoded = password
-	}
-	return []string{password, decoded}
 }
 
 // hides reports whether a value may be a secret. Paths and very short values stay: without them a

@@ -41,56 +41,30 @@ func (n Network) Secrets() []string {
 			if u, err := url.Parse(address); err == nil && u.Host != "" {
 				add(u.RawQuery, secrets.Shortest)
 			}
-			add(rawUser(address), leastLogin(address))
+			add(secrets.Login(address), leastLogin(address))
 		}
-		add(rawUser(value), leastLogin(value))
+		add(secrets.Login(value), leastLogin(value))
 	}
 	slices.SortFunc(found, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	return slices.Compact(found)
 }
 
-// loginSpellings returns what a program may write of the login of a URL without the URL: the password, or a token alone, as
-// it is there and decoded, and both as for a header.
+// loginSpellings returns what a program may write of the login of a URL without the URL: the password, or a token
+// alone, as it is there and decoded, and both as for a header.
 func loginSpellings(address string) []string {
-	raw := rawUser(address)
-	name, password, both := strings.Cut(raw, ":")
-	if !both { // a token alone
-		name, password = "", raw
+	spellings := secrets.Passwords(address)
+	if user, password, both := strings.Cut(secrets.Login(address), ":"); both {
+		spellings = append(spellings, secrets.Decoded(user)+":"+secrets.Decoded(password))
 	}
-	decoded, err := url.PathUnescape(password)
-	if err != nil {
-		decoded = password
-	}
-	user, err := url.PathUnescape(name)
-	if err != nil {
-		user = name
-	}
-	if !both {
-		return []string{password, decoded}
-	}
-	return []string{password, decoded, user + ":" + decoded}
+	return spellings
 }
 
 // leastLogin is the least length of the login of a URL that is hidden: with a colon even a short one is in no other word.
 func leastLogin(address string) int {
-	if strings.Contains(rawUser(address), ":") {
+	if strings.Contains(secrets.Login(address), ":") {
 		return 1
 	}
 	return secrets.Shortest
-}
-
-// rawUser returns the text before the @ of a URL, unchanged.
-func rawUser(address string) string {
-	_, rest, ok := strings.Cut(address, "://")
-	if !ok {
-		return ""
-	}
-	authority, _, _ := strings.Cut(rest, "/")
-	i := strings.LastIndexByte(authority, '@')
-	if i < 0 {
-		return ""
-	}
-	return authority[:i]
 }
 
 // hider returns what hides the secrets in a text. It returns nil if there are none.

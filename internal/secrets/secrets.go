@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"html"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,33 @@ func inBase64(secret string) []string {
 		all = append(all, enc.EncodeToString([]byte(secret)), enc.WithPadding(base64.NoPadding).EncodeToString([]byte(secret)))
 	}
 	return all
+}
+
+// Login returns the user name and password of a URL, or its token, unchanged. The password may contain an @ that is not
+// escaped.
+func Login(address string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	return authority[:max(0, strings.LastIndexByte(authority, '@'))]
+}
+
+// Passwords returns the password of a URL, or its token, as it is there and decoded: a program may show it without the
+// URL.
+func Passwords(address string) []string {
+	login := Login(address)
+	_, password, both := strings.Cut(login, ":")
+	if !both { // a token alone
+		password = login
+	}
+	return []string{password, Decoded(password)}
+}
+
+// Decoded decodes a part of a URL. It returns a part that cannot be decoded unchanged.
+func Decoded(part string) string {
+	if text, err := url.PathUnescape(part); err == nil {
+		return text
+	}
+	return part
 }
 
 // Hide cleans a text of others and replaces the secrets in it.
