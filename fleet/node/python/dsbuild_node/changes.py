@@ -14,7 +14,7 @@ import time
 
 from dsbuild_node.agent import SIGNALS, Gone, Orders, answer, serve
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.files import read_json
+from dsbuild_node.files import last_line, read_json
 from dsbuild_node.import_check import Failed
 
 PART = ".part"  # ends the name of an upload that is not whole
@@ -251,15 +251,6 @@ class Workplace:
         if isinstance(error, OSError):
             return {"failed": "%s: %s" % (error.filename or self.home, error.strerror), "advice": "no-permission" if error.errno in (errno.EACCES, errno.EPERM) else no_room("[Errno %s]" % error.errno)}
         return None
-
-
-def last_line(f, most=1 << 16):
-    """The last whole line of a file, and the offset of its end."""
-    size = f.seek(0, os.SEEK_END)
-    f.seek(max(0, size - most))
-    tail = f.read()
-    whole = tail[:tail.rfind(b"\n") + 1]
-    return (whole.splitlines(True) or [b""])[-1], size - len(tail) + len(whole)
 
 
 def die_with_parent(parent):

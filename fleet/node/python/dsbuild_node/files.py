@@ -40,6 +40,15 @@ def open_regular(path):
     return fd
 
 
+def last_line(f, most=1 << 16):
+    """The last whole line of a file, and the offset of its end."""
+    size = f.seek(0, os.SEEK_END)
+    f.seek(max(0, size - most))
+    tail = f.read()
+    whole = tail[:tail.rfind(b"\n") + 1]
+    return (whole.splitlines(True) or [b""])[-1], size - len(tail) + len(whole)
+
+
 def read_json(source):
     """The value of a JSON text. Fails with a ValueError only, also if it has more than MOST_LEVELS levels, which nothing
     could write again."""

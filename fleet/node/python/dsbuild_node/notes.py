@@ -5,7 +5,7 @@ import os
 import sys
 
 from dsbuild_node.distributions import home, sites
-from dsbuild_node.files import open_regular, read_json
+from dsbuild_node.files import last_line, open_regular, read_json
 
 BASES = {"site": sites()[0], "platform": sites()[-1], "prefix": os.path.realpath(sys.prefix)}
 
@@ -61,8 +61,7 @@ def rolled_back():
     path = os.path.join(home(), "journal.jsonl")
     try:
         with open(open_regular(path), "rb") as f:
-            f.seek(max(0, os.fstat(f.fileno()).st_size - (1 << 16)))
-            entry = read_json(f.read().splitlines()[-1])
+            entry = read_json(last_line(f)[0])
         return entry["undone"] if entry["do"] == "rollback" and is_run(entry["undone"]) else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
