@@ -34,12 +34,12 @@ from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import content, foreign_owner, load_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
+from dsbuild_node.installation import (
+    compared, drift, entry_commands, is_environments, of_other_pythons, record_of, recorded_file)
 from dsbuild_node.notes import (
     BASES, BadNote, advice_on, foreign_folder, identity, last_change, name_of, noted_sha256, path_of, read_note)
 from dsbuild_node.private import first_unsafe
-from dsbuild_node.record import (
-    compared, drift, entry_commands, file_digest, is_environments, of_other_pythons, owners, record_of, record_rows, recorded_file,
-    rows_in, unknown_code, walk, written, wrong_byte_code)
+from dsbuild_node.record import file_digest, owners, record_rows, rows_in, unknown_code, walk, written, wrong_byte_code
 
 HOME = home()
 CHANGE = os.path.join(HOME, "change.json")

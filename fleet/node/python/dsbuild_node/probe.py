@@ -296,7 +296,7 @@ def probe(installed, taken, drift):
         "writable": not lock,
         "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
-        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(lambda change: drift(change, deepspeed)) if own else None, "conda_record": conda_record(), "extra_wheels": extra_wheels(), "taken": taken(),
+        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "conda_record": conda_record(), "extra_wheels": extra_wheels(), "taken": taken(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(kept), "unfinished": "change.json" in own,
         "read_only": read_only(places[0]), "home_owner": owner_name(os.stat(kept).st_uid) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
@@ -305,7 +305,8 @@ def probe(installed, taken, drift):
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
     facts.update({"locked": lock, "unreadable": unreadable, "locked_by": owner} if lock else {})
-    facts.update({} if REQUEST["then"] else users())  # only who will change the environment needs them
+    if not REQUEST["then"]:  # only who will change the environment needs these
+        facts.update(users(), previous=previous(lambda change: drift(change, deepspeed)) if own else None)
     facts["smi"], status = end_smi(*smi) if smi else ([], REQUEST["answered"] + 1)
     return facts, status
 

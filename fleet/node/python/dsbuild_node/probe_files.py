@@ -1,7 +1,7 @@
 """The probe, with the comparison of DeepSpeed's files. Only this one needs what reads a RECORD."""
 from dsbuild_node.controller import REQUEST
 from dsbuild_node.probe import send_facts
-from dsbuild_node.record import compared, drift, taken
+from dsbuild_node.installation import compared, drift, taken
 
 
 def main():
