@@ -121,8 +121,10 @@ def tell_foreign_commands(site, rows):
     """Reports commands that start a Python outside this environment: nodes may have mounted one environment
     at several paths, and its commands know one of them."""
     for row in rows:
+        if not row[0].startswith("../"):
+            continue
         path = os.path.normpath(os.path.join(site, row[0]))
-        program = interpreter_of(path) if row[0].startswith("../") and os.path.basename(os.path.dirname(path)) == "bin" else ""
+        program = interpreter_of(path) if os.path.basename(os.path.dirname(path)) == "bin" else ""
         if program and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
             emit({"wrong": "command %s starts the Python of another environment: %s" % (path, program), "advice": "other-python"})
             return
