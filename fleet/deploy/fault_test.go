@@ -68,12 +68,12 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	managed := newManaged(t)
-	nothing := environment{python: "/nowhere/bin/python"}
+	nothing, silent := environment{python: "/nowhere/bin/python"}, environment{python: "/bin/false"}
 	unkept := newEnvironment(t, "2.15.0")
 	unkept.dist(t, "deepspeed", "0.10.0")
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
-	for i, c := range []environment{ready, old, bare, poor, nothing, unkept, managed} {
+	for i, c := range []environment{ready, old, bare, poor, nothing, unkept, managed, silent} {
 		h, s := host(t, "n"+string(rune('1'+i)), c, sshtest.Options{})
 		if c == managed {
 			h.Env = map[string]string{"PYTHONHOME": managed.dir}
@@ -91,9 +91,11 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	}}
 	opt.Dialer, opt.Forks = count, 1
 	r := run(t, context.Background(), opt)
-	for i, want := range []string{"", "built against torch 2.15, but this node has 2.14", "no torch in the environment", "missing requirements: einops", "no usable Python", "has no RECORD", "PEP 668"} {
+	for i, want := range []string{"", "built against torch 2.15, but this node has 2.14", "no torch in the environment", "missing requirements: einops", "no usable Python", "has no RECORD", "PEP 668", "no usable Python"} {
 		n := r.Nodes[i]
 		switch {
+		case n.StateUnknown != (hosts[i].Python == silent.python):
+			t.Errorf("%s: state unknown %v, want it only of a Python that exists and does not answer", n.Name, n.StateUnknown)
 		case want == "" && n.Status != report.OK:
 			t.Errorf("%s: %+v", n.Name, n)
 		case want != "" && (n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == ""):

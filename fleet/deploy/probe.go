@@ -60,7 +60,7 @@ func (n *nodeState) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.Facts, n.JobsOf = &facts, n.Host.Python
+	n.Facts, n.JobsOf, n.StateUnknown = &facts, n.Host.Python, facts.Silent()
 	n.setInstalled(facts.DeepSpeed)
 	return nil
 }

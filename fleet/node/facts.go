@@ -212,6 +212,9 @@ func (f Facts) MissingPython() string {
 	return ""
 }
 
+// Silent reports whether the Python exists but did not answer. Then its DeepSpeed is unknown.
+func (f Facts) Silent() bool { return strings.HasPrefix(f.MissingPython(), "python ") }
+
 // NoPython is the message for MissingPython: "no usable Python 3.8 or later (/usr/bin/python3 is 3.6.8)".
 func (f Facts) NoPython() string {
 	missing := strings.TrimPrefix(f.MissingPython(), "python")

@@ -233,6 +233,8 @@ func (a *answer) readMessage(message json.RawMessage) error {
 		a.flags = value
 	case "python":
 		a.found = value
+	case "failed":
+		return NewNodeError(value)
 	case "end":
 	default:
 		return fmt.Errorf("unexpected reply from the node: %q", key)

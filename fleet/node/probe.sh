@@ -42,6 +42,13 @@ if command -v "$py" >/dev/null 2>&1; then
 	96) exit 1 ;;           # all facts, but the errand failed
 	*) say python "$(command -v "$py")" ;;
 	esac
+else
+	# A disk or a file server that fails does not show that nothing is there.
+	said=$(LC_ALL=C ls -d -- "$py" 2>&1 >/dev/null)
+	case $said in
+	'' | *"No such file or directory" | *"Not a directory" | *"Permission denied" | *"symbolic links") ;;
+	*) say failed "$said" && exit 1 ;;
+	esac
 fi
 
 # Sends only the names of the GPUs: from nvidia-smi -L if the driver does not know compute_cap; from

@@ -112,6 +112,25 @@ func TestProbeIsOneCommand(t *testing.T) {
 	}
 }
 
+// A disk that fails hides the interpreter, and does not show that the node has no DeepSpeed.
+func TestProbeOfAFailingDisk(t *testing.T) {
+	dir := t.TempDir()
+	for said, fails := range map[string]bool{
+		"Input/output error": true, "Stale file handle": true, "Transport endpoint is not connected": true,
+		"No such file or directory": false, "Permission denied": false, "Too many levels of symbolic links": false,
+	} {
+		write(t, filepath.Join(dir, "ls"), "#!/bin/sh\necho \"ls: cannot access '$3': "+said+"\" >&2\nexit 2\n")
+		if err := os.Chmod(filepath.Join(dir, "ls"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		runner := local{env: with("PATH=" + dir + ":" + os.Getenv("PATH"))}
+		f, err := node.Probe(context.Background(), runner, node.ProbeOptions{Python: "/nowhere/python"})
+		if fails && (err == nil || !strings.Contains(err.Error(), said)) || !fails && (err != nil || f.MissingPython() == "") {
+			t.Errorf("%s: facts %v, %v; want an error: %t", said, f, err, fails)
+		}
+	}
+}
+
 func TestProbeNamesABrokenPython(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "sitecustomize.py"), "import sys\nsys.modules['zlib'] = None\n")

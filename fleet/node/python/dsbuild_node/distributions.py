@@ -43,7 +43,7 @@ def dist_infos(places):
     for place in places:
         try:
             names = sorted(os.listdir(place))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # but a disk that fails does not show that there is none
             continue
         for ending in (".dist-info", ".egg-info"):
             found += [os.path.join(place, n) for n in names if n.lower().startswith("deepspeed-") and n.endswith(ending)]

@@ -298,12 +298,14 @@ def probe(installed, taken, drift):
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "conda_record": conda_record(), "extra_wheels": extra_wheels(), "taken": taken(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
-        "free_bytes": free(places[0]), "free_tmp_bytes": free(kept), "unfinished": "change.json" in own,
+        "free_bytes": free(places[0]), "free_tmp_bytes": free(kept),
         "read_only": read_only(places[0]), "home_owner": owner_name(os.stat(kept).st_uid) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
         "foreign_owner": foreign_owner([sys.prefix] + places),
         "no_record": [info for info in infos if b"," not in content(os.path.join(info, "RECORD"), 1 << 26)],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
+    # Another run may have begun a change meanwhile, or ended it.
+    facts["unfinished"] = "change.json" in own or os.path.lexists(os.path.join(kept, "change.json"))
     facts.update({"locked": lock, "unreadable": unreadable, "locked_by": owner} if lock else {})
     if not REQUEST["then"]:  # only who will change the environment needs these
         facts.update(users(), previous=previous(lambda change: drift(change, deepspeed)) if own else None)
