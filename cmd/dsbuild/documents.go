@@ -90,7 +90,8 @@ func newEnvLock(file string, l *environment.Lock, changed bool) envLock {
 
 // envPlan is env-plan.json: dsbuild env deploy --dry-run.
 type envPlan struct {
-	Nodes []envPlanNode `json:"nodes"`
+	Nodes  []envPlanNode `json:"nodes"`
+	Undone *node.Run     `json:"undone,omitempty"` // the run that a rollback undoes
 }
 
 type envPlanNode struct {
@@ -102,7 +103,7 @@ type envPlanNode struct {
 }
 
 func newEnvPlan(plan envdeploy.Plan, h hints) envPlan {
-	doc := envPlan{Nodes: []envPlanNode{}}
+	doc := envPlan{Nodes: []envPlanNode{}, Undone: plan.Undone}
 	for _, n := range plan.Nodes {
 		node := envPlanNode{planNode: newPlanNode(n.Decision, h), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}
 		if n.Set != nil {

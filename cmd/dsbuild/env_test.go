@@ -172,6 +172,11 @@ func TestEnv(t *testing.T) {
 	if s.current(0) != first || s.current(1) == first {
 		t.Error(s.current(0), s.current(1))
 	}
+	var plan envPlan
+	if err := json.Unmarshal([]byte(s.run(t, 0, "env", "rollback", "inventory.yaml", "--dry-run", "--json")), &plan); err != nil || plan.Undone == nil ||
+		plan.Nodes[0].Action != "leave" || plan.Nodes[1].Action != "rollback" {
+		t.Errorf("%v, %+v", err, plan)
+	}
 	// Hints bring the environment back, on the node that has another one, or a changed file in it.
 	second := s.current(1)
 	s.followHint(t, "dsbuild env deploy inventory.yaml --limit gpu1")

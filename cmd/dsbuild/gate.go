@@ -89,8 +89,7 @@ func (g gate) outcome(ctx context.Context, run string, nodes []string, batch *re
 	if err != nil {
 		step.End(ui.Failed, "")
 		outcome.Error = ui.OneLine(err.Error())
-		// A rollback of an environment has no --run.
-		back := fault.Command{Do: "rollback", Flags: []string{"--run", run}, Nodes: nodes}
+		back := fault.Command{Do: "rollback", Flags: []string{"--run", run}}
 		outcome.Hint = "fix the cause and rerun, or roll the first batch back: " + back.String()
 		return outcome
 	}

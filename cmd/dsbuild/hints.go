@@ -79,12 +79,8 @@ func (h hints) commandLine(c fault.Command, nodes string) string {
 		}
 	}
 	words = h.carry(words, name, c)
-	if slices.Contains(c.Flags, "--run") { // the nodes of a run are those that it changed; an environment has no such flag
-		if name == "rollback" {
-			nodes = ""
-		} else {
-			c.Flags = nil
-		}
+	if slices.Contains(c.Flags, "--run") { // the nodes of a run are those that it changed
+		nodes = ""
 	}
 	for _, flag := range c.Flags {
 		words = append(words, remote.Word(flag))

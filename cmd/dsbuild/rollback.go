@@ -47,11 +47,16 @@ sent, and a second rollback fails.`,
 	}
 	f.nodes.add(cmd)
 	f.change.add(cmd)
-	cmd.Flags().StringVar(&f.run, "run", "", "`RUN` Undo this run (default: the latest of the nodes' last changes)")
-	inGroup(cmd, groupNodes, "run")
+	addRunFlag(cmd, &f.run)
 	cmd.Flags().Lookup("timeout").Usage = rollbackTimeoutUsage
 	cmd.Flags().Lookup("policy").Usage = rollbackPolicyUsage
 	return cmd
+}
+
+// addRunFlag declares --run.
+func addRunFlag(cmd *cobra.Command, run *string) {
+	cmd.Flags().StringVar(run, "run", "", "`RUN` Undo this run (default: the latest of the nodes' last changes)")
+	inGroup(cmd, groupNodes, "run")
 }
 
 func runRollback(ctx context.Context, a *app, f rollbackFlags) error {

@@ -112,7 +112,7 @@ func TestExitCodeOfAPlan(t *testing.T) {
 		}
 	}
 	bare := facts(func(f *node.Facts) {
-		f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7", Runs: []node.Run{{ID: "r"}}}
+		f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7", LastChange: node.LastChange{Runs: []node.Run{{ID: "r"}}}}
 	})
 	plan, err := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}, "")
 	if err != nil || plan.Nodes[0].Action != change.Rollback || plan.Err() != nil {

@@ -48,8 +48,8 @@ func (p Plan) Print(w io.Writer) error {
 			fullest = n
 		}
 	}
-	if err == nil && p.Undone != nil {
-		_, err = fmt.Fprintf(w, "undoes run %s\n", ui.Clean(p.Undone.String()))
+	if err == nil {
+		err = change.PrintUndone(w, p.Undone)
 	}
 	if err == nil && nodes > 0 {
 		_, err = fmt.Fprintf(w, "sends %s to %s; least free space on %s: %s free, %s needed\n",

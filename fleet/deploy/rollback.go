@@ -1,11 +1,8 @@
 package deploy
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
@@ -20,81 +17,24 @@ import (
 // NewRollbackPlan decides which nodes undo a run: the one named, or the latest of their last changes if run is empty. It
 // leaves the others as they are. It is pure.
 func NewRollbackPlan(nodes []ProbeResult, run string) (Plan, error) {
-	undone, err := chooseRun(nodes, run)
+	last := lists.Map(nodes, func(n ProbeResult) change.LastChange {
+		known := change.LastChange{Python: n.Python, Err: n.Err}
+		if n.Err == nil && n.Facts.Previous != nil {
+			known.LastChange = &n.Facts.Previous.LastChange
+		}
+		return known
+	})
+	undo, err := change.NewUndoing(last, run, "version")
 	if err != nil {
 		return Plan{}, err
 	}
-	undoable := slices.ContainsFunc(nodes, func(n ProbeResult) bool {
-		return n.Err == nil && n.Facts.Previous.Has(undone) && !n.Facts.Previous.Undone
+	plan := newPlan(nodes, func(i int, n *NodePlan) {
+		if undo.Decide(&n.Decision, last[i]); n.Action == change.Rollback {
+			n.Back = previousName(nodes[i].Facts.Previous)
+		}
 	})
-	plan := newPlan(nodes, func(i int, p *NodePlan) {
-		p.decideRollback(nodes[i].Facts.Previous, undone, undoable, nodes[i].Python)
-	})
-	if undone.ID != "" {
-		plan.Undone = &undone
-	}
+	plan.Undone = undo.Run()
 	return plan, nil
-}
-
-// chooseRun returns the run to undo, with an empty ID if there is none. A node that was not reached may have the wanted
-// run.
-func chooseRun(nodes []ProbeResult, wanted string) (node.Run, error) {
-	var known []node.Run
-	for _, n := range nodes {
-		if n.Err != nil || n.Facts.Previous == nil {
-			continue
-		}
-		for _, r := range n.Facts.Previous.Runs {
-			at := slices.IndexFunc(known, func(k node.Run) bool { return k.ID == r.ID })
-			if at < 0 {
-				known = append(known, r)
-			} else if r.At > known[at].At {
-				known[at] = r
-			}
-		}
-	}
-	slices.SortFunc(known, func(a, b node.Run) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.ID, b.ID)) })
-	at := slices.IndexFunc(known, func(k node.Run) bool { return k.ID == wanted })
-	switch {
-	case at >= 0:
-		return known[at], nil
-	case wanted == "" && len(known) > 0:
-		return known[len(known)-1], nil
-	case wanted == "", slices.ContainsFunc(nodes, func(n ProbeResult) bool { return n.Err != nil }):
-		return node.Run{ID: wanted}, nil
-	}
-	hint := "no node keeps a previous version"
-	if len(known) > 0 {
-		hint = "runs that can be undone: " + strings.Join(lists.Map(known, node.Run.String), ", ")
-	}
-	return node.Run{}, fault.New(fault.Usage, hint, "--run: no node has run %q as its last change", wanted)
-}
-
-// decideRollback decides whether a node undoes a run. undoable reports whether some node can; python is the node's in the
-// inventory.
-func (n *NodePlan) decideRollback(p *node.Previous, undone node.Run, undoable bool, python string) {
-	const none = "no previous version to roll back to"
-	unusable := p != nil && p.Last().ID == "" // the reason is in p.Wrong
-	switch {
-	case p == nil && !undoable:
-		n.refuse("deploy the version you want; only the version before the last deploy is kept", none)
-	case p == nil:
-		n.Action, n.Notes = change.Leave, []string{"unchanged: " + none}
-	case !unusable && !p.Has(undone):
-		n.Action, n.Notes = change.Leave, []string{"unchanged: its last change is run " + p.Last().String()}
-	case p.Undone && !undoable:
-		n.refuse("deploy the version you want; only the version before the last deploy is kept",
-			none+": this run was rolled back already")
-	case p.Undone:
-		n.Action, n.Notes = change.Leave, []string{"unchanged: rolled back already"}
-	case p.Wrong != "":
-		n.refuse(node.HintFor(p.Advice, python, ""), node.NewNodeError(p.Wrong).Error())
-	default:
-		n.Action, n.Back = change.Rollback, previousName(p)
-		if p.Interrupted {
-			n.Notes = append(n.Notes, "the run was interrupted: its changes are undone")
-		}
-	}
 }
 
 // previousName describes the version that a rollback puts back.

@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 )
@@ -36,6 +37,7 @@ type Deploy struct {
 
 	sharing    *change.Sharing // which nodes share the folder of the environments
 	goesBack   bool            // it is a rollback
+	undone     *node.Run       // the run that it undoes, if any
 	onlyVerify bool            // it changes no node
 }
 
@@ -76,6 +78,14 @@ func (n *nodeState) steps() []fleet.Step {
 			// rollback: switches back, after a look at every file.
 			{Name: "rollback", Limit: wait + limit(change.InstallLimit), Do: n.rollBack},
 		}
+	case change.Leave:
+		return []fleet.Step{
+			// verify: looks into the environment, so that the report can compare it with other nodes.
+			{
+				Name: "verify", Limit: limit(change.ProbeLimit), ReadOnly: true, Needed: func() bool { return n.now != nil },
+				Do: func(ctx context.Context) error { return n.prove(ctx, n.now.Python) },
+			},
+		}
 	case change.UpToDate:
 		return []fleet.Step{
 			n.run.CleanupStep(n.Node, n.state.Leftovers, n.tidy),
@@ -101,10 +111,10 @@ func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 	})
 }
 
-// SurveyRollback is Survey for a rollback to the environment before.
-func (d *Deploy) SurveyRollback(ctx context.Context) (Plan, error) {
+// SurveyRollback is Survey for a rollback of one run, the latest if run is empty.
+func (d *Deploy) SurveyRollback(ctx context.Context, run string) (Plan, error) {
 	d.goesBack = true
-	return d.survey(ctx, func(known []ProbeResult) (Plan, error) { return planRollback(known), nil })
+	return d.survey(ctx, func(known []ProbeResult) (Plan, error) { return planRollback(known, run) })
 }
 
 // survey probes the nodes, and gives each its part of the plan that newPlan makes.
@@ -126,6 +136,7 @@ func (d *Deploy) survey(ctx context.Context, newPlan func([]ProbeResult) (Plan, 
 	}
 	d.sharing.Explain(plan.Decisions, "the environments' directory")
 	plan.agree(known, d.opt.InUse)
+	d.undone = plan.Undone
 	d.Adopt(plan.Decisions)
 	for i, n := range d.nodes {
 		n.plan = &plan.Nodes[i]

@@ -175,10 +175,16 @@ func run(t *testing.T, ctx context.Context, opt envdeploy.Options) *report.Repor
 // back rolls back.
 func back(t *testing.T, opt envdeploy.Options) *report.Report {
 	t.Helper()
+	return undo(t, opt, "")
+}
+
+// undo undoes a run, the latest if run is empty.
+func undo(t *testing.T, opt envdeploy.Options, run string) *report.Report {
+	t.Helper()
 	opt.Command = "env rollback"
 	d := envdeploy.New(opt)
 	defer d.Close()
-	if _, err := d.SurveyRollback(t.Context()); err != nil {
+	if _, err := d.SurveyRollback(t.Context(), run); err != nil {
 		t.Fatalf("survey: %v", err)
 	}
 	return told(t, d.Apply(t.Context()))

@@ -691,9 +691,12 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 	l := lockOfOneFile()
 	survey := func(name, site string) envdeploy.ProbeResult {
 		return envdeploy.ProbeResult{
-			Name:   name,
-			Facts:  new(factsForLock()),
-			State:  &envdeploy.EnvironmentState{Place: "/home/me/env", Free: 1 << 40, Writable: true, Previous: &envdeploy.Environment{}},
+			Name:  name,
+			Facts: new(factsForLock()),
+			State: &envdeploy.EnvironmentState{
+				Place: "/home/me/env", Free: 1 << 40, Writable: true, Previous: &envdeploy.Environment{},
+				Last: &node.LastChange{Runs: []node.Run{{ID: "r"}}},
+			},
 			Shares: site,
 		}
 	}
@@ -713,8 +716,9 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 			t.Errorf("%+v: %+v", policy, p)
 		}
 	}
-	if p := envdeploy.NewRollbackPlan(nodes, change.InUse{}); p.Nodes[0].Action != change.Refuse || p.Nodes[2].Action != change.Rollback {
-		t.Errorf("%+v", p.Nodes)
+	p, err := envdeploy.NewRollbackPlan(nodes, "", change.InUse{})
+	if err != nil || p.Nodes[0].Action != change.Refuse || p.Nodes[2].Action != change.Rollback {
+		t.Errorf("%v, %+v", err, p.Nodes)
 	}
 }
 

@@ -21,7 +21,8 @@ type NodePlan struct {
 	Set    *environment.Set // the files for the node; nil if none serves it
 	Ready  bool             // the node has the environment already: only the link changes
 	Send   []environment.File
-	Python bool // bring the Python of the set
+	Python bool   // bring the Python of the set
+	Back   string // the digest of the environment that a rollback restores
 }
 
 // Size is the number of bytes to send.
@@ -45,11 +46,12 @@ func (p NodePlan) Files() []environment.File {
 // Plan lists the actions, in inventory order.
 type Plan struct {
 	change.Decisions
-	Nodes []NodePlan // Decisions are their common parts
+	Nodes  []NodePlan // Decisions are their common parts
+	Undone *node.Run  // the run that a rollback undoes, if any
 }
 
 // newPlan returns a plan in which a node that was not probed is absent; decide decides the others.
-func newPlan(nodes []ProbeResult, decide func(p *NodePlan, n ProbeResult)) Plan {
+func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	for i, n := range nodes {
 		p := &plan.Nodes[i]
@@ -63,7 +65,7 @@ func newPlan(nodes []ProbeResult, decide func(p *NodePlan, n ProbeResult)) Plan 
 			p.refuse("set interpreter: in environment.yaml to a Python in the node's own file system",
 				"Python runs in another file system, as a container does: its "+folder+" is not the node's")
 		default:
-			decide(p, n)
+			decide(i, p)
 		}
 	}
 	return plan
@@ -117,7 +119,7 @@ func planNodes(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return newPlan(nodes, func(p *NodePlan, n ProbeResult) { p.decide(tables, n, opt) }), nil
+	return newPlan(nodes, func(i int, p *NodePlan) { p.decide(tables, nodes[i], opt) }), nil
 }
 
 // mixedHint is the hint where nodes with one folder need several environments.

@@ -34,12 +34,13 @@ type nodeState struct {
 
 // EnvironmentState is the state of a node's environments.
 type EnvironmentState struct {
-	Current  *Environment `json:"current"`  // nil: none
-	Previous *Environment `json:"previous"` // the environment that a rollback restores; nil: none
-	Ready    []string     `json:"ready"`    // digests of whole environments
-	Have     []string     `json:"have"`     // sha256 of files that need not be sent
-	Free     int64        `json:"free"`
-	Writable bool         `json:"writable"`
+	Last     *node.LastChange `json:"last"`     // the last change of Current, if any
+	Current  *Environment     `json:"current"`  // nil: none
+	Previous *Environment     `json:"previous"` // the environment that a rollback restores; nil: none
+	Ready    []string         `json:"ready"`    // digests of whole environments
+	Have     []string         `json:"have"`     // sha256 of files that need not be sent
+	Free     int64            `json:"free"`
+	Writable bool             `json:"writable"`
 
 	Leftovers  bool   `json:"leftovers"`   // of a run that was cut off
 	Place      string `json:"place"`       // the folder of the environments of this name

@@ -24,10 +24,11 @@ func (d *Deploy) Report() *report.Report {
 // soFar is Report while the run continues: which files most nodes have is not decided yet.
 func (d *Deploy) soFar() *report.Report {
 	r := report.Empty(d.opt.Command)
+	r.Undone = d.undone
 	var seen []report.ProbedNode
 	for _, n := range d.nodes {
 		r.Add(n.report(), n.wheel())
-		if f := n.current(); f != nil {
+		if f := n.current(); f != nil && (n.inside != nil || n.now == nil) { // else they are not of its environment
 			seen = append(seen, report.ProbedNode{Name: n.Host.Name, Facts: *f, Kind: n.environment()})
 		}
 	}
@@ -127,12 +128,14 @@ func (n *nodeState) report() report.Node {
 
 // Print writes the plan, equal nodes in one row.
 func (p Plan) Print(w io.Writer) error {
-	return p.Decisions.Print(w, []string{"ENVIRONMENT", "SENDS"}, func(i int) (cells, why []string) {
+	err := p.Decisions.Print(w, []string{"ENVIRONMENT", "SENDS"}, func(i int) (cells, why []string) {
 		n, digest, send := p.Nodes[i], "-", "-"
 		if n.Set != nil {
 			digest = report.ShortSum(n.Set.Digest)
 		}
 		switch {
+		case n.Action == change.Rollback:
+			why = []string{"to environment " + report.ShortSum(node.PlainVersion(n.Back))}
 		case n.Action == change.UpToDate:
 			why = []string{"already has this environment"}
 		case n.Ready:
@@ -142,4 +145,8 @@ func (p Plan) Print(w io.Writer) error {
 		}
 		return []string{digest, send}, why
 	})
+	if err != nil {
+		return err
+	}
+	return change.PrintUndone(w, p.Undone)
 }

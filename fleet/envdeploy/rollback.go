@@ -7,27 +7,49 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// NewRollbackPlan decides which nodes go back to the environment before. It is pure.
-func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
-	plan := planRollback(nodes)
-	plan.agree(nodes, policy)
-	return plan
+// NewRollbackPlan decides which nodes undo a run: the one named, or the latest of their last changes if run is empty. It
+// leaves the others as they are. It is pure.
+func NewRollbackPlan(nodes []ProbeResult, run string, policy change.InUse) (Plan, error) {
+	plan, err := planRollback(nodes, run)
+	if err == nil {
+		plan.agree(nodes, policy)
+	}
+	return plan, err
 }
 
 // planRollback is NewRollbackPlan for each node alone.
-func planRollback(nodes []ProbeResult) Plan {
-	return newPlan(nodes, func(p *NodePlan, n ProbeResult) {
-		switch {
-		case n.Facts.MissingPython() != "" && n.State.Previous == nil:
+func planRollback(nodes []ProbeResult, run string) (Plan, error) {
+	last := lists.Map(nodes, func(n ProbeResult) change.LastChange {
+		known := change.LastChange{Err: n.Err}
+		if n.Err == nil {
+			known.LastChange = n.State.Last
+		}
+		return known
+	})
+	undo, err := change.NewUndoing(last, run, "environment")
+	if err != nil {
+		return Plan{}, err
+	}
+	plan := newPlan(nodes, func(i int, p *NodePlan) {
+		n := nodes[i]
+		if n.Facts.MissingPython() != "" && n.State.Last == nil {
 			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml to a Python on the node, and re-lock"), n.Facts.NoPython())
-		case n.State.Previous == nil:
-			p.refuse("deploy the environment you want; only the environment before the last switch is kept", "no previous environment to roll back to")
+			return
+		}
+		undo.Decide(&p.Decision, last[i])
+		switch {
+		case p.Action != change.Rollback:
+		case n.State.Previous == nil: // this run made the first environment
+			undo.RejectNone(&p.Decision, "")
 		default:
-			p.Action = change.Rollback
+			p.Back = n.State.Previous.Digest
 		}
 	})
+	plan.Undone = undo.Run()
+	return plan, nil
 }
 
 // rollBack switches back to the environment before.
@@ -39,12 +61,12 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.Current != nil && b.Run == n.run.Fleet.Run && b.Current.Digest == n.state.Previous.Digest {
+	if b.Current != nil && b.Run == n.run.Fleet.Run && b.Current.Digest == n.plan.Back {
 		n.Release() // another node that shares the folder has switched back meanwhile
 		n.now = b.Current
 		return n.prove(ctx, b.Current.Python)
 	}
-	if planned := n.state.Previous; b.Before == nil || b.Before.Digest != planned.Digest {
+	if b.Before == nil || b.Before.Digest != n.plan.Back || b.Run != n.state.Last.Last().ID {
 		return fault.WithHint(errors.New("environment changed after the probe"),
 			"check with --dry-run, then rerun the rollback")
 	}

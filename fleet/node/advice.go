@@ -39,7 +39,7 @@ func adviceTexts(python, environment, site string) map[string]string {
 		"not-accepted":         "stop the program that is changing this environment, then deploy again",
 		"not-as-root":          fault.SetUser("that account").String() + ", or set sudo: to it",
 		"one-environment-back": "deploy the environment you want; only the environment before the last switch is kept",
-		"one-step-back":        "deploy the version you want; only the version before the last deploy is kept",
+		"one-version-back":     "deploy the version you want; only the version before the last deploy is kept",
 		"other-installation":   "this node sees another installation, or its files changed; deploy again: " + fault.Deploy().String(),
 		"remove-deepspeed":     "uninstall it on the node: " + python + " -m pip uninstall deepspeed; if pip refuses for lack of a RECORD, remove the dist-info directory by hand",
 		"other-python":         "mount the environment at the path that its commands name, or use separate environments on nodes with other paths",

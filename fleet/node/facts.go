@@ -4,6 +4,7 @@ package node
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"path"
 	"regexp"
@@ -98,6 +99,22 @@ type Run struct {
 	By string `json:"by"` // user@host
 }
 
+// maxName is how much of a user's name a message shows.
+const maxName = 80
+
+// UnmarshalJSON removes from a node's text what no run, time or user name has.
+func (r *Run) UnmarshalJSON(text []byte) error {
+	type raw Run
+	if err := json.Unmarshal(text, (*raw)(r)); err != nil {
+		return err
+	}
+	r.ID, r.By = PlainVersion(r.ID), ui.Shorten(ui.OneLine(r.By), maxName)
+	if _, err := time.Parse(time.RFC3339, r.At); err != nil {
+		r.At = ""
+	}
+	return nil
+}
+
 // String describes the run for a message.
 func (r Run) String() string {
 	at := r.At
@@ -110,47 +127,38 @@ func (r Run) String() string {
 	return fmt.Sprintf("%s (%s, %s)", r.ID, at, r.By)
 }
 
+// LastChange is dsbuild's last change of an environment, or of which environment is current: what a rollback undoes.
+type LastChange struct {
+	// Runs are the runs that made what a rollback replaces, the last one last: usually one, more if it was installed
+	// again. It is empty if dsbuild's notes cannot be used.
+	Runs        []Run `json:"runs"`
+	Interrupted bool  `json:"interrupted"` // the change was cut off: the next run undoes or completes it
+	// Undone is set if the change was rolled back already: it is the only run, and nothing is kept.
+	Undone bool   `json:"undone"`
+	Wrong  string `json:"wrong,omitempty"`  // why it cannot be rolled back, in the node's words: see ProbeOptions.Undo
+	Advice string `json:"advice,omitempty"` // the code of a hint for Wrong
+}
+
+// Last returns the run that made the change; its ID is empty if dsbuild's notes cannot be used.
+func (c LastChange) Last() Run {
+	if len(c.Runs) == 0 {
+		return Run{}
+	}
+	return c.Runs[len(c.Runs)-1]
+}
+
+// Has reports whether c lists a run.
+func (c LastChange) Has(r Run) bool {
+	return slices.ContainsFunc(c.Runs, func(o Run) bool { return o.ID == r.ID })
+}
+
 // Previous is dsbuild's last change of an environment, and the DeepSpeed that a rollback of it restores.
 type Previous struct {
 	Version string `json:"version"` // "": no DeepSpeed at all
 	SHA256  string `json:"sha256"`
-	// Runs are the runs that installed the wheel which a rollback replaces, the last one last: usually one, more if
-	// it was installed again. It is empty if dsbuild's notes cannot be used.
-	Runs        []Run `json:"runs"`
-	Interrupted bool  `json:"interrupted"` // the change was cut off: the next run undoes it
-	// Undone is set if the change was rolled back already: it is the only run, and nothing is kept.
-	Undone bool `json:"undone"`
+	LastChange
 	// Foreign is the directory in which the next deploy keeps files that dsbuild did not install, if any.
 	Foreign string `json:"foreign,omitempty"`
-	Wrong   string `json:"wrong,omitempty"`  // why it cannot be rolled back, in the node's words: see ProbeOptions.Undo
-	Advice  string `json:"advice,omitempty"` // the code of a hint for Wrong
-}
-
-// Last returns the run that made the change; its ID is empty if dsbuild's notes cannot be used.
-func (p Previous) Last() Run {
-	if len(p.Runs) == 0 {
-		return Run{}
-	}
-	return p.Runs[len(p.Runs)-1]
-}
-
-// Has reports whether p, which may be nil, lists a run.
-func (p *Previous) Has(r Run) bool {
-	return p != nil && slices.ContainsFunc(p.Runs, func(o Run) bool { return o.ID == r.ID })
-}
-
-// maxName is how much of a user's name a message shows.
-const maxName = 80
-
-// plain removes from texts of the node what no version, run or user name has.
-func (p *Previous) plain() {
-	p.Version, p.Advice = PlainVersion(p.Version), PlainVersion(p.Advice)
-	for i, r := range p.Runs {
-		p.Runs[i] = Run{PlainVersion(r.ID), r.At, ui.Shorten(ui.OneLine(r.By), maxName)}
-		if _, err := time.Parse(time.RFC3339, r.At); err != nil {
-			p.Runs[i].At = ""
-		}
-	}
 }
 
 // Installed is the DeepSpeed found in an environment.

@@ -285,7 +285,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 			f.DeepSpeed.Version = PlainVersion(f.DeepSpeed.Version)
 		}
 		if f.Previous != nil {
-			f.Previous.plain()
+			f.Previous.Version, f.Previous.Advice = PlainVersion(f.Previous.Version), PlainVersion(f.Previous.Advice)
 		}
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))

@@ -37,7 +37,7 @@ type Report struct {
 	Groups     []Group `json:"groups,omitempty"` // only in reports of ship
 	Gate       *Gate   `json:"gate,omitempty"`   // the gate of --gate, if it ran
 
-	Undone *node.Run `json:"undone,omitempty"` // only in reports of rollback: the run that it undoes
+	Undone *node.Run `json:"undone,omitempty"` // only in reports of rollback and env rollback: the run that it undoes
 
 	// Differences are the properties in which the nodes that answered differ, the most important
 	// first. They include properties that may differ.

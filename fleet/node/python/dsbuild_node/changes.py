@@ -14,8 +14,9 @@ import time
 
 from dsbuild_node.agent import SIGNALS, Gone, Orders, answer, serve
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.files import last_line, read_json
+from dsbuild_node.files import last_line
 from dsbuild_node.import_check import Failed
+from dsbuild_node.journal import last_entry
 
 PART = ".part"  # ends the name of an upload that is not whole
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
@@ -238,11 +239,10 @@ class Workplace:
         if exists(self.journal) and not (stat.S_ISREG(os.lstat(self.journal).st_mode) and os.access(self.journal, os.W_OK)):
             raise Failed("%s is not a writable regular file" % self.journal, "in-the-way")
         try:
-            with open(self.journal, "rb") as f:
-                last = read_json(last_line(f)[0] or b"{}")
-                return "" if last.get("do") == "repair" else str(last.get("run", ""))
-        except (OSError, ValueError, AttributeError):  # AttributeError: no object
+            last = last_entry(self.journal)
+        except (OSError, ValueError):
             return ""
+        return "" if last.get("do") == "repair" else str(last.get("run", ""))
 
     def describe(self, error):
         """The message about an error; None for an unexpected exception."""

@@ -682,7 +682,7 @@ class Environment(Workplace):
         """The change before, and the files that a rollback puts back: the name of each, and its path."""
         last = previous_change()
         if not last:
-            raise Failed("no previous version to roll back to", "one-step-back")
+            raise Failed("no previous version to roll back to", "one-version-back")
         return last, aside_files(last, PREVIOUS)
 
     def tell_kept(self, _):

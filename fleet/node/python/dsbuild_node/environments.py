@@ -16,18 +16,18 @@ from dsbuild_node.changes import (
     start_sync, sweep, sweep_trials, sync_folder)
 from dsbuild_node.distributions import dist_infos, normal
 from dsbuild_node.controller import REQUEST
-from dsbuild_node.files import content, load_json, read_json
+from dsbuild_node.files import content, read_json
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.known_files import EarlyInstaller, NotedFiles, note_files
 from dsbuild_node.places import (
-    CURRENT, FILES, FOLDER, HOME, NOTE, PLACE, PREVIOUS, PYTHONS, ROOT, Whole, describe, listed_folders, mark_of, python_of,
-    site_of, stored, target, unsafe, whole_of)
+    CHANGE, CURRENT, FILES, FOLDER, HOME, JOURNAL, NOTE, PLACE, PREVIOUS, PYTHONS, ROOT, Whole, describe, last_change,
+    listed_folders, mark_of, python_of, site_of, stored, target, unfinished_switch, unsafe, whole_of)
 from dsbuild_node.record import record_rows, walk
 
 CACHE = os.path.join(HOME, "cache")
 SYNC_LIMIT = 180  # seconds: an environment has gigabytes
-CHANGE = os.path.join(PLACE, "change.json")
+MOST_AGAIN = 50  # earlier runs that the journal lists for a recreated environment
 # The first lines that uv gives to commands in a relocatable environment.
 RELOCATABLE = b"#!/bin/sh\n'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\"\n' '''\n"
 
@@ -36,7 +36,7 @@ class Environments(Workplace):
     """The environments of a name."""
 
     def __init__(self):
-        Workplace.__init__(self, HOME, os.path.join(PLACE, "journal.jsonl"))
+        Workplace.__init__(self, HOME, JOURNAL)
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
         self.recorded, self.keep, self.syncing, self.own = False, True, None, {}
         self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
@@ -72,10 +72,10 @@ class Environments(Workplace):
 
     def repair(self):
         """Ends a switch that was cut off, and removes environments that are not whole."""
-        repaired, change = False, load_json(CHANGE)
-        if change and change.get("to") and target(CURRENT) == change["to"]:
+        change = unfinished_switch()
+        repaired = change is not None
+        if change:
             self.finish(change)
-            repaired = True
         sweep(CHANGE)
         for name in os.listdir(PLACE):
             path = os.path.join(PLACE, name)
@@ -278,7 +278,9 @@ class Environments(Workplace):
             save_json(os.path.join(folder, NOTE), dict(order["mark"], own=self.own))
         before = target(CURRENT)
         same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
-        keep = order["keep"]
+        last, keep = last_change(), order["keep"]
+        if same and last and not last["undone"] and not last["wrong"]:
+            order["journal"]["again"] = last["runs"][-MOST_AGAIN:]
         self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": keep == []})
         if keep:
             self.try_to_tidy(keep)
@@ -292,14 +294,17 @@ class Environments(Workplace):
     def roll_back(self, order):
         """Switches back to the previous environment. The one that it leaves stays, without a link,
         until the next deploy."""
-        name = target(PREVIOUS)
-        if not name:
+        name, last = target(PREVIOUS), last_change()
+        if not name or not last or last["undone"]:
             raise Failed("no previous environment to roll back to", "one-environment-back")
+        if last["wrong"]:
+            raise Failed(last["wrong"], last["advice"])
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
             raise Failed("previous environment changed during the policy check", "one-environment-back")
         wrong = Whole(os.path.join(PLACE, name)).describe()["wrong"]
         if wrong:
             raise Failed("previous environment was modified: %s" % ", ".join(wrong[:4]))
+        order["journal"]["undone"] = last["runs"][-1]
         self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
         return {"python": python_of(CURRENT)}
 

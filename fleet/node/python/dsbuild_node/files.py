@@ -75,6 +75,23 @@ def load_json(path):
     return value if isinstance(value, dict) else None
 
 
+def is_locked(path):
+    """Whether an agent holds the lock in this file."""
+    import fcntl
+
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def owner_name(uid):
     """The name of an account, or its number."""
     try:

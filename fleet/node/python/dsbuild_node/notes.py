@@ -5,7 +5,8 @@ import os
 import sys
 
 from dsbuild_node.distributions import home, sites
-from dsbuild_node.files import last_line, open_regular, read_json
+from dsbuild_node.files import is_locked, open_regular, read_json
+from dsbuild_node.journal import BUSY, LAST, is_run, last_entry
 
 BASES = {"site": sites()[0], "platform": sites()[-1], "prefix": os.path.realpath(sys.prefix)}
 
@@ -51,20 +52,13 @@ def advice_on(path):
     return "look-at-kept" if os.path.dirname(path) == home() else "deploy-wanted"
 
 
-def is_run(run):
-    """Whether a note's description of a run has its parts."""
-    return isinstance(run, dict) and all(isinstance(run.get(key), str) for key in ("run", "at", "by"))
-
-
 def rolled_back():
     """The run that the last change undid, None if that was no rollback."""
-    path = os.path.join(home(), "journal.jsonl")
     try:
-        with open(open_regular(path), "rb") as f:
-            entry = read_json(last_line(f)[0])
-        return entry["undone"] if entry["do"] == "rollback" and is_run(entry["undone"]) else None
-    except (OSError, ValueError, LookupError, TypeError):
+        entry = last_entry(os.path.join(home(), "journal.jsonl"))
+    except (OSError, ValueError):
         return None
+    return entry["undone"] if entry.get("do") == "rollback" and is_run(entry.get("undone")) else None
 
 
 def read_note(path):
@@ -106,27 +100,10 @@ def foreign_folder(change):
     return "foreign-" + change["run"] if change.get("foreign") else ""
 
 
-def is_locked():
-    """Whether an agent is changing the environment."""
-    import fcntl
-
-    try:
-        lock = os.open(os.path.join(home(), "lock"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
 def last_change(drift=lambda change: ("", "")):
     """The change that a rollback undoes, for the controller; None if there is none. drift tells what else has
     changed since, and the code of a hint."""
-    told = {"version": "", "sha256": "", "runs": [], "interrupted": False, "undone": False, "foreign": "", "wrong": "", "advice": ""}
+    told = dict(LAST, version="", sha256="", foreign="")
     try:
         change = read_note(os.path.join(home(), "change.json"))
         told["interrupted"] = change is not None and not change["done"]
@@ -143,8 +120,8 @@ def last_change(drift=lambda change: ("", "")):
     was = last["before"] or {}
     runs = last["runs"] + (change["runs"] if change and change is not last else [])
     told.update(version=str(was.get("version", "")), sha256=str(was.get("sha256", "")), runs=runs, foreign=foreign_folder(last))
-    if told["interrupted"] and is_locked():
-        told.update(wrong="another deploy is changing this environment", advice="wait")
+    if told["interrupted"] and is_locked(os.path.join(home(), "lock")):
+        told.update(BUSY)
     else:
         told["wrong"], told["advice"] = drift(last)
     return told

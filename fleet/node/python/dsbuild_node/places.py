@@ -7,6 +7,7 @@ from dsbuild_node.distributions import metadata_of, normal
 from dsbuild_node.controller import REQUEST
 from dsbuild_node.files import load_json
 from dsbuild_node.interpreter import altered_python, wrong_modules
+from dsbuild_node.journal import LAST, is_run, last_entry
 from dsbuild_node.private import first_unsafe
 from dsbuild_node.record import HASHES, file_digest, is_byte_code, module_of, record_rows, walk, written
 
@@ -17,6 +18,7 @@ FILES = os.path.join(HOME, "files")
 PYTHONS = os.path.join(HOME, "pythons")  # the Pythons that dsbuild has sent
 PLACE = os.path.join(ROOT, REQUEST["name"])
 CURRENT, PREVIOUS = os.path.join(PLACE, "current"), os.path.join(PLACE, "previous")
+CHANGE, JOURNAL = os.path.join(PLACE, "change.json"), os.path.join(PLACE, "journal.jsonl")
 NOTE = "environment.json"  # an environment that is whole has it
 MOST_WRONG = 50  # files that are named
 OWN = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")  # an installer's notes in a dist-info
@@ -43,6 +45,30 @@ def target(link):
 def mark_of(name):
     """The note on an environment; None if the environment is not whole."""
     return load_json(os.path.join(PLACE, name, NOTE))
+
+
+def unfinished_switch():
+    """The note on a switch that was cut off once current was a link to the new environment; None if there is none."""
+    note = load_json(CHANGE)
+    return note if note and note.get("to") and target(CURRENT) == note["to"] and isinstance(note.get("journal"), dict) else None
+
+
+def last_change():
+    """The change that a rollback undoes, for the controller; None if there is none."""
+    cut, now = unfinished_switch(), describe(target(CURRENT))
+    try:
+        entry = cut["journal"] if cut else last_entry(JOURNAL)
+    except (OSError, ValueError) as e:
+        return dict(LAST, wrong="cannot read %s: %s" % (JOURNAL, getattr(e, "strerror", None) or e), advice="one-environment-back")
+    if is_run(entry.get("undone")):
+        return dict(LAST, runs=[entry["undone"]], undone=True)
+    if not is_run(entry):
+        return dict(LAST, wrong="%s has no entry" % JOURNAL, advice="one-environment-back") if now else None
+    again = entry["again"] if isinstance(entry.get("again"), list) else []
+    told = dict(LAST, runs=list(filter(is_run, again)) + [{key: entry[key] for key in ("run", "at", "by")}], interrupted=cut is not None)
+    if not now or now["digest"] != entry.get("digest"):
+        told.update(wrong="%s was changed after the last deploy" % CURRENT, advice="one-environment-back")
+    return told
 
 
 def describe(name):
