@@ -103,6 +103,43 @@ func (s *envSite) current(n int) string {
 	return link
 }
 
+// gated deploys with a gate that fails, follows its hint, and deploys with a gate that passes. first is the environment
+// that both nodes have before.
+func (s *envSite) gated(t *testing.T, first string) {
+	t.Helper()
+	listing := func() string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), "find", s.nodes[1].Home, "-printf", "%P %s %T@\n").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	was := listing()
+	deploy := func(code int, gate string, more ...string) string {
+		t.Helper()
+		return s.run(t, code, append([]string{"env", "deploy", "inventory.yaml", "--serial", "1,100%", "--gate", gate}, more...)...)
+	}
+	out := deploy(3, `echo "$DSBUILD_GATE_NODES" >&2; exit 7`, "--report", "gate.json")
+	for _, want := range []string{
+		"gpu2: skipped: gate failed after the first batch (gpu1): exit status 7\n",
+		"\ngate failed after the first batch (gpu1): exit status 7\n  hint: fix the cause and rerun, or roll the first batch back: dsbuild env rollback inventory.yaml --run 20",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the report lacks %q:\n%s", want, out)
+		}
+	}
+	r := reportIn(t, s.dir, "gate.json")
+	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed || s.current(0) == first || r.Nodes[1].Status != report.Skipped || listing() != was {
+		t.Errorf("the gate failed: %+v; current is %s and %s, before %s", r.Nodes, s.current(0), s.current(1), first)
+	}
+	_, hint, _ := strings.Cut(r.Gate.Hint, "roll the first batch back: dsbuild ")
+	if out := s.run(t, 0, strings.Fields(hint)...); s.current(0) != first || listing() != was {
+		t.Errorf("the hint %q does\n%s", hint, out)
+	}
+	deploy(0, `test "$DSBUILD_GATE_NODES" = gpu1 && grep -q '"status": "ok"' "$DSBUILD_GATE_REPORT"`)
+}
+
 // The whole way: lock, look at the plan, deploy, verify, change, roll back.
 func TestEnv(t *testing.T) {
 	t.Parallel()
@@ -164,7 +201,7 @@ func TestEnv(t *testing.T) {
 	}
 	schema.Check(t, "env-lock", []byte(locked))
 	s.run(t, 3, "env", "verify", "inventory.yaml")
-	s.run(t, 0, "env", "deploy", "inventory.yaml")
+	s.gated(t, first)
 	if s.current(0) == first || s.current(0) == "" || s.current(0) != s.current(1) {
 		t.Error(s.current(0))
 	}
