@@ -136,6 +136,7 @@ type Server struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
+	trips Trips
 	shut  bool
 }
 
@@ -328,6 +329,27 @@ func (s *Server) Cut() {
 // any connection, but closes none.
 func (s *Server) Hush() { s.hushed.Store(true) }
 
+// Trips counts messages for whose answer a client waits: each costs it at least one round trip.
+type Trips struct {
+	Connections int // with their logins
+	Sessions    int // channels for a command or for SFTP
+	Requests    int // in sessions, such as exec; no keepalives, which depend on the time
+	SFTP        int // requests to the SFTP server
+	Orders      int // to an agent on the node
+}
+
+// Trips returns the round trips since the last call.
+func (s *Server) Trips() (trips Trips) {
+	s.count(func(t *Trips) { trips, *t = *t, Trips{} })
+	return trips
+}
+
+func (s *Server) count(change func(*Trips)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.trips)
+}
+
 // Stop closes everything and waits until the server has ended completely.
 func (s *Server) Stop() {
 	s.mu.Lock()
@@ -371,6 +393,7 @@ func (s *Server) forget(c net.Conn) {
 }
 
 func (s *Server) serve(c net.Conn) {
+	s.count(func(t *Trips) { t.Connections++ })
 	if s.opt.Reset {
 		c.Read(make([]byte, 1))
 		c.(*net.TCPConn).SetLinger(0)

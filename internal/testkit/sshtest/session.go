@@ -3,7 +3,9 @@
 package sshtest
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -24,12 +26,16 @@ func (s *Server) session(nc ssh.NewChannel) {
 		return
 	}
 	defer ch.Close()
+	s.count(func(t *Trips) { t.Sessions++ })
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer cancel() // when the client leaves, its programs end
 	started := false
 	for r := range reqs {
+		if r.WantReply && r.Type != "keepalive@openssh.com" {
+			s.count(func(t *Trips) { t.Requests++ })
+		}
 		var word struct{ S string }
 		switch {
 		case r.Type == "exec" && !started && ssh.Unmarshal(r.Payload, &word) == nil:
@@ -75,7 +81,7 @@ func (s *Server) exec(ctx context.Context, ch ssh.Channel, line string) {
 		return
 	}
 	go func() {
-		io.Copy(stdin, ch)
+		io.Copy(io.MultiWriter(stdin, &orders{server: s}), ch)
 		stdin.Close()
 	}()
 	err = cmd.Wait()
@@ -92,6 +98,48 @@ func (s *Server) exec(ctx context.Context, ch ssh.Channel, line string) {
 		}
 		status(ch, exit.ExitCode())
 	}
+}
+
+// orders counts the orders to an agent in the input of a command.
+type orders struct {
+	server *Server
+	text   []byte
+}
+
+// Write implements io.Writer.
+func (o *orders) Write(b []byte) (int, error) {
+	number := []byte(`"number":`) // each order has one
+	o.text = append(o.text, b...)
+	n := bytes.Count(o.text, number)
+	o.server.count(func(t *Trips) { t.Orders += n })
+	o.text = o.text[max(0, len(o.text)-len(number)+1):]
+	return len(b), nil
+}
+
+// packets counts the packets that an SFTP client sends.
+type packets struct {
+	ssh.Channel
+	server *Server
+	length []byte // of the next packet, as far as it has come
+	left   uint32 // bytes of the packet under way
+}
+
+// Read implements io.Reader.
+func (p *packets) Read(b []byte) (int, error) {
+	n, err := p.Channel.Read(b)
+	for rest := b[:n]; len(rest) > 0; {
+		if p.left > 0 {
+			part := min(p.left, uint32(len(rest)))
+			p.left, rest = p.left-part, rest[part:]
+			continue
+		}
+		p.length, rest = append(p.length, rest[0]), rest[1:]
+		if len(p.length) == 4 {
+			p.left, p.length = binary.BigEndian.Uint32(p.length), nil
+			p.server.count(func(t *Trips) { t.SFTP++ })
+		}
+	}
+	return n, err
 }
 
 func status(ch ssh.Channel, code int) {
@@ -115,7 +163,7 @@ func (s *Server) sftp(ctx context.Context, ch ssh.Channel) {
 	if !s.opt.HideFree {
 		handlers.FileCmd = spacious{h}
 	}
-	srv := sftp.NewRequestServer(ch, handlers)
+	srv := sftp.NewRequestServer(&packets{Channel: ch, server: s}, handlers)
 	srv.Serve()
 	if s.opt.IgnoreEOF {
 		<-ctx.Done()
