@@ -77,26 +77,66 @@ func (s *envSite) run(t *testing.T, code int, args ...string) string {
 	return out.String()
 }
 
-// followHint runs the command in the only hint of env verify, which must be what is wanted and put all nodes right.
-func (s *envSite) followHint(t *testing.T, want string) {
+// envHint is a fault, the command that finds it, and its hint, which the test follows.
+type envHint struct {
+	does string // a script in the folder of the site, with $ENV, the folder of gpu1's environments
+	find string // env verify, deploy or rollback
+	hint string
+	// after is a script that does what the hint leaves to the user; then the test runs the command of the hint.
+	after string
+}
+
+// shell runs a script in the folder of the site, in which dsbuild is a command.
+func (s *envSite) shell(t *testing.T, script string) {
 	t.Helper()
-	_, hint, _ := strings.Cut(s.run(t, 3, "env", "verify", "inventory.yaml"), "\n  hint: ")
-	hint, _, _ = strings.Cut(hint, "\n")
-	_, command, _ := strings.Cut(hint, ": ")
-	if command != want {
-		t.Fatalf("the hint is %q, want it to name %s", hint, want)
-	}
 	prepared, out := s.command(t)
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, prepared.Env, out, out
+	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, append(prepared.Env, "ENV="+s.place(0)), out, out
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
+		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
-	s.run(t, 0, "env", "verify", "inventory.yaml")
+}
+
+// followHints follows the hint of each fault word for word: then both nodes have the environment of the lockfile, and no
+// hint has changed a file of gpu2, which is healthy.
+func (s *envSite) followHints(t *testing.T, hints ...envHint) {
+	t.Helper()
+	for _, c := range hints {
+		was := s.listing(t, 1)
+		s.shell(t, c.does)
+		_, hint, _ := strings.Cut(s.run(t, 3, "env", c.find, "inventory.yaml"), "\n  hint: ")
+		if hint, _, _ = strings.Cut(hint, "\n"); hint != c.hint {
+			t.Errorf("after %s, env %s has the hint %q, want %q", c.does, c.find, hint, c.hint)
+		}
+		_, command, _ := strings.Cut(hint, ": dsbuild ")
+		s.shell(t, c.after+"\ndsbuild "+command)
+		if c.find == "deploy" {
+			s.run(t, 0, "env", "deploy", "inventory.yaml")
+		}
+		s.run(t, 0, "env", "verify", "inventory.yaml")
+		if s.listing(t, 1) != was {
+			t.Errorf("the hint %q changes files of a healthy node", hint)
+		}
+	}
+}
+
+// listing lists the files in the home of a node with their times.
+func (s *envSite) listing(t *testing.T, n int) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "find", s.nodes[n].Home, "-printf", "%P %s %T@\n").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// place is the folder of a node's environments.
+func (s *envSite) place(n int) string {
+	return filepath.Join(s.nodes[n].Home, ".local/share/dsbuild/env/train")
 }
 
 func (s *envSite) current(n int) string {
-	link, err := os.Readlink(filepath.Join(s.nodes[n].Home, ".local/share/dsbuild/env/train/current"))
+	link, err := os.Readlink(filepath.Join(s.place(n), "current"))
 	if err != nil {
 		return ""
 	}
@@ -107,15 +147,7 @@ func (s *envSite) current(n int) string {
 // that both nodes have before.
 func (s *envSite) gated(t *testing.T, first string) {
 	t.Helper()
-	listing := func() string {
-		t.Helper()
-		out, err := exec.CommandContext(t.Context(), "find", s.nodes[1].Home, "-printf", "%P %s %T@\n").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out)
-	}
-	was := listing()
+	was := s.listing(t, 1)
 	deploy := func(code int, gate string, more ...string) string {
 		t.Helper()
 		return s.run(t, code, append([]string{"env", "deploy", "inventory.yaml", "--serial", "1,100%", "--gate", gate}, more...)...)
@@ -130,11 +162,11 @@ func (s *envSite) gated(t *testing.T, first string) {
 		}
 	}
 	r := reportIn(t, s.dir, "gate.json")
-	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed || s.current(0) == first || r.Nodes[1].Status != report.Skipped || listing() != was {
+	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed || s.current(0) == first || r.Nodes[1].Status != report.Skipped || s.listing(t, 1) != was {
 		t.Errorf("the gate failed: %+v; current is %s and %s, before %s", r.Nodes, s.current(0), s.current(1), first)
 	}
 	_, hint, _ := strings.Cut(r.Gate.Hint, "roll the first batch back: dsbuild ")
-	if out := s.run(t, 0, strings.Fields(hint)...); s.current(0) != first || listing() != was {
+	if out := s.run(t, 0, strings.Fields(hint)...); s.current(0) != first || s.listing(t, 1) != was {
 		t.Errorf("the hint %q does\n%s", hint, out)
 	}
 	deploy(0, `test "$DSBUILD_GATE_NODES" = gpu1 && grep -q '"status": "ok"' "$DSBUILD_GATE_REPORT"`)
@@ -216,12 +248,31 @@ func TestEnv(t *testing.T) {
 	}
 	// Hints bring the environment back, on the node that has another one, or a changed file in it.
 	second := s.current(1)
-	s.followHint(t, "dsbuild env deploy inventory.yaml --limit gpu1")
-	file = filepath.Join(s.nodes[0].Home, ".local/share/dsbuild/env/train", s.current(0), "lib/python3.11/site-packages/alpha/__init__.py")
-	if err := os.WriteFile(file, []byte("changed = True\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.followHint(t, "dsbuild env deploy inventory.yaml --force --limit gpu1")
+	const (
+		again    = "dsbuild env deploy inventory.yaml "
+		restored = "only the environment before the last deploy is kept; deploy the one you want: " + again + "--limit gpu1"
+		relock   = ", and re-lock: dsbuild env lock environment.yaml --for inventory.yaml"
+	)
+	s.followHints(t,
+		envHint{find: "verify", hint: "deploy it: " + again + "--limit gpu1"}, // it was rolled back above
+		envHint{does: "rm $ENV/current/lib/python3.11/site-packages/alpha/__init__.py", find: "verify", hint: "recreate it: " + again + "--force --limit gpu1"},
+		envHint{does: "rm $ENV/previous/lib/python3.11/site-packages/alpha/__init__.py", find: "rollback", hint: restored},
+		envHint{does: "ln -sfn $(readlink $ENV/previous) $ENV/current", find: "rollback", hint: restored},
+		envHint{
+			does: "echo interpreter: /opt/none/python >> environment.yaml; dsbuild env lock --for inventory.yaml", find: "deploy",
+			hint:  "install Python 3.11 on the node, or set interpreter: in environment.yaml to a Python on the node or an archive to bundle" + relock,
+			after: "sed -i /interpreter/d environment.yaml",
+		},
+		envHint{
+			does: "echo 'nodes: [{glibc: 2.40}]' >> environment.yaml; dsbuild env lock", find: "deploy",
+			hint: "re-lock for all nodes: dsbuild env lock environment.yaml --for inventory.yaml",
+		},
+		envHint{
+			does: "chmod o+w $ENV", find: "deploy",
+			hint:  "run chmod go-w on your directories there, or set folder: in environment.yaml to your own directory below directories that only root can change" + relock,
+			after: "chmod o-w $ENV",
+		},
+	)
 	if s.current(1) != second || !strings.HasPrefix(s.current(0), second) {
 		t.Errorf("current is %s and %s, want %s, the first recreated", s.current(0), s.current(1), second)
 	}

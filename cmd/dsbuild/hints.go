@@ -67,8 +67,8 @@ func (h hints) commandLine(c fault.Command, nodes string) string {
 	switch name {
 	case "wheel":
 		return "dsbuild wheel --for " + h.inventoryName()
-	case "env lock": // for the other nodes, too: the lockfile is theirs
-		return "dsbuild env lock " + remote.Word(h.environmentFile()) + " --for " + h.inventoryName()
+	case "env lock":
+		return h.lockAgain(c.Flags)
 	case "deploy":
 		var word string
 		word, after = h.wheelWord(c.Wheel)
@@ -91,12 +91,32 @@ func (h hints) commandLine(c fault.Command, nodes string) string {
 	return strings.Join(words, " ") + after
 }
 
+// lockAgain returns the command that writes the lockfile again: for all nodes, because it is theirs, too.
+func (h hints) lockAgain(flags []string) string {
+	if h.lock != "" || h.value("env") != "" || h.running() == "env lock" { // these commands lock whenever they run
+		return "rerun the command"
+	}
+	file, after := h.environmentFile()
+	words := []string{"dsbuild env lock", remote.Word(file)}
+	if lock := h.lockfile(); after != "" {
+		words = append(words, "-o", remote.Word(lock))
+	}
+	words = append(words, "--for", h.inventoryName())
+	return strings.Join(append(words, flags...), " ") + after
+}
+
+// running is the running command; "" in tests.
+func (h hints) running() string {
+	if h.command == nil {
+		return ""
+	}
+	_, name, _ := strings.Cut(h.command.CommandPath(), " ")
+	return name
+}
+
 // target returns the command that does what a hint wants where this command runs.
 func (h hints) target(do string) string {
-	running := ""
-	if h.command != nil {
-		_, running, _ = strings.Cut(h.command.CommandPath(), " ")
-	}
+	running := h.running()
 	switch {
 	case do != "deploy" && do != "rollback":
 	case do == "deploy" && running == "ship":
@@ -116,10 +136,18 @@ func (h hints) lockfile() string {
 	return cmp.Or(lock, "environment.lock")
 }
 
-// environmentFile is the file that the lockfile of the running command was made from.
-func (h hints) environmentFile() string {
+// environmentFile returns the file that the lockfile of the running command is made from, and what to add behind a
+// command if the user must complete it.
+func (h hints) environmentFile() (file, after string) {
+	if file = h.value("env"); file != "" {
+		return file, ""
+	}
 	lock := h.lockfile()
-	return strings.TrimSuffix(lock, filepath.Ext(lock)) + ".yaml"
+	file = strings.TrimSuffix(lock, filepath.Ext(lock)) + ".yaml"
+	if _, err := os.Stat(file); err != nil && filepath.Base(lock) != "environment.lock" {
+		return "FILE", " (FILE: the environment file)"
+	}
+	return file, ""
 }
 
 // value is the value of a flag; "" without the flag.
@@ -225,10 +253,14 @@ func absolutePath(path string) string {
 	return path
 }
 
-// setting returns the function that writes out a setting of nodes with the key of the inventory's format, or the flag
-// if the format has none, and the interpreter that is used now.
+// setting returns the function that writes out a setting: of an environment with the command that locks it again, of
+// nodes with the key of the inventory's format, or the flag if the format has none, and the interpreter that is used now.
 func (h hints) setting(nodes string) func(fault.Setting) string {
 	return func(s fault.Setting) string {
+		if s.Key == "folder" || s.Key == "interpreter" {
+			file, _ := h.environmentFile()
+			return "set " + s.Key + ": in " + node.QuotePath(file) + " to " + s.To + ", and re-lock: " + h.lockAgain(nil)
+		}
 		key, where := h.nodes.Key(s.Key), " in "+cmp.Or(h.fileName(), "the inventory")
 		if key == "" {
 			key, where = "--"+s.Key, ""

@@ -39,7 +39,7 @@ func TestCommandsInHints(t *testing.T) {
 		return hex.EncodeToString(digest[:])
 	}
 	const name = "deepspeed-0.19.8-py3-none-any.whl"
-	for _, err := range []error{os.WriteFile("c.yaml", nil, 0o600), os.Mkdir("dist", 0o755), os.WriteFile(filepath.Join("dist", name), []byte("meant"), 0o600)} {
+	for _, err := range []error{os.WriteFile("c.yaml", nil, 0o600), os.Mkdir("dist", 0o755), os.WriteFile("train.yaml", nil, 0o600), os.WriteFile(filepath.Join("dist", name), []byte("meant"), 0o600)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +59,11 @@ func TestCommandsInHints(t *testing.T) {
 		{"env verify gpu[1-2]", fault.Deploy().String(), "gpu1", "dsbuild env deploy 'gpu[1-2]' --lock " + here + "/environment.lock --limit gpu1"},
 		{"deploy gpu[1-2] --wheel /w --policy p.yaml", fault.Deploy().String(), "gpu1", "dsbuild deploy 'gpu[1-2]' --wheel /w --policy " + here + "/p.yaml --limit gpu1"},
 		{"deploy c.yaml --wheel /w --policy p.yaml --limit cpu1", fault.Deploy().String(), "", "dsbuild deploy c.yaml --wheel /w --policy p.yaml --limit cpu1"},
-		{"env deploy c.yaml --lock sub/train.lock", fault.Command{Do: "env lock"}.String(), "n", "dsbuild env lock sub/train.yaml --for c.yaml"},
+		{"env deploy c.yaml --lock train.lock", fault.Command{Do: "env lock"}.String(), "n", "dsbuild env lock train.yaml --for c.yaml"},
+		{"env deploy c.yaml --lock sub/x.lock", fault.Command{Do: "env lock", Flags: []string{"--upgrade"}}.String(), "n", "dsbuild env lock FILE -o sub/x.lock --for c.yaml --upgrade (FILE: the environment file)"},
+		{"env deploy c.yaml --limit n", fault.SetFolder("X").String(), "n", "set folder: in environment.yaml to X, and re-lock: dsbuild env lock environment.yaml --for c.yaml"},
+		{"ship c.yaml --env my.yml", fault.SetInterpreter("X").String(), "n", "set interpreter: in my.yml to X, and re-lock: rerun the command"},
+		{"env deploy c.yaml --serial 1 --gate x", fault.Command{Do: "rollback", Flags: []string{"--run", "r"}}.String(), "", "dsbuild env rollback c.yaml --run r"},
 		{"wheel --for c.yaml", fault.Command{Do: "wheel"}.String(), "", "dsbuild wheel --for c.yaml"},
 		{"env lock build.yaml", fault.Command{Do: "ship", Flags: []string{"--env", "my file"}}.String(), "", "dsbuild ship INVENTORY --env 'my file'"},
 		{"verify c.yaml --via slurm --partition gpu --salloc=--reservation=maint", fault.Command{Do: "verify"}.String(), "n", "dsbuild verify c.yaml --via slurm --partition gpu --salloc --reservation=maint --limit n"},

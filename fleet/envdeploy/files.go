@@ -84,7 +84,8 @@ func (f *Files) open(file environment.File, at, python string) (map[string]strin
 	}
 	if err := wheel.CheckOwnFiles(a, file.Named); err != nil {
 		if err = refuseWheel("%w", err); errors.Is(err, wheel.ErrRunsAtStart) {
-			err = fault.WithHint(err, "if it may do that, list %s under requirements: in environment.yaml, and re-lock", file.Name)
+			err = fault.WithHint(err, "if it may do that, list %s under requirements: in the environment file, and re-lock: %s",
+				file.Name, fault.Command{Do: "env lock"})
 		}
 		return nil, err
 	}
@@ -95,7 +96,7 @@ func (f *Files) open(file environment.File, at, python string) (map[string]strin
 }
 
 func refuseWheel(format string, args ...any) error {
-	const hint = "remove the package from environment.yaml, or use another wheel of it; then re-lock"
+	hint := "remove the package from the environment file, or use another wheel of it; then re-lock: " + fault.Command{Do: "env lock"}.String()
 	return fault.New(fault.Usage, hint, format, args...)
 }
 

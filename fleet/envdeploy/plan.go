@@ -62,7 +62,7 @@ func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
 			p.SetAbsent(n.Err)
 		case n.Facts.Elsewhere:
 			folder := node.QuotePath(n.State.SeenAt)
-			p.refuse("set interpreter: in environment.yaml to a Python in the node's own file system",
+			p.refuse(fault.SetInterpreter("a Python in the node's own file system").String(),
 				"Python runs in another file system, as a container does: its "+folder+" is not the node's")
 		default:
 			decide(i, p)
@@ -124,7 +124,7 @@ func planNodes(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 
 // mixedHint is the hint where nodes with one folder need several environments.
 const mixedHint = "lock and deploy each node type separately (--limit), " +
-	"each with its own folder: in environment.yaml"
+	"each with a separate environment file that sets another folder:"
 
 // refuseMixedFolders refuses to install where another node has the folder in common and needs another environment,
 // as nodes of two machine types with one home do: the link current leads to one.
@@ -163,10 +163,10 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		p.refuse(pythonHint(opt.Lock, *n.Facts), n.Facts.NoPython())
 		return
 	case err != nil:
-		p.refuse(lockHint(), err.Error())
+		p.refuse(fault.Hint(err), err.Error())
 		return
 	case !n.State.Writable:
-		p.refuse("set folder: in environment.yaml to a directory that this user can write",
+		p.refuse(fault.SetFolder("a directory that this user can write").String(),
 			"no write permission for "+node.QuotePath(n.State.Place))
 		return
 	}
@@ -189,13 +189,8 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 
 // pythonHint is the hint for a node without the Python of the environment.
 func pythonHint(lock *environment.Lock, f node.Facts) string {
-	return f.PythonHint("install Python " + lock.Python +
-		" on the node, or set interpreter: in environment.yaml to a Python on the node or an archive to bundle, and re-lock")
-}
-
-// lockHint is the hint for nodes that the lockfile does not cover.
-func lockHint() string {
-	return "re-lock for all nodes, with interpreter: set to their Python: " + fault.Command{Do: "env lock"}.String()
+	return f.PythonHint("install Python " + lock.Python + " on the node, or " +
+		fault.SetInterpreter("a Python on the node or an archive to bundle").String())
 }
 
 // roomMargin is the free space that the installer and its notes need.
@@ -223,7 +218,7 @@ func (p *NodePlan) send(state *EnvironmentState, opt PlanOptions) {
 	}
 	if state.Free < need {
 		p.Send, p.Python = nil, false
-		p.SetRefused("free disk space, or set folder: in environment.yaml",
+		p.SetRefused("free disk space, or "+fault.SetFolder("a directory on another file system").String(),
 			nodeerr.Messagef("not enough space in %s: %s free, %s needed",
 				node.QuotePath(state.Place), nodeerr.Own(ui.Size(state.Free)), ui.Size(need)))
 	}

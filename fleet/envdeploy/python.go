@@ -139,8 +139,8 @@ func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
 		Argv: []string{"sh", "-c", private.Script() + makeShell, "sh", n.brought.home, path.Base(work)},
 	})
 	if err != nil {
-		return fault.WithHint(err, "make %s writable for this user, or set folder: in environment.yaml",
-			node.QuotePath(path.Dir(work)))
+		return fault.WithHint(err, "make %s writable for this user, or %s",
+			node.QuotePath(path.Dir(work)), fault.SetFolder("another directory"))
 	}
 	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
 		return n.refuseUnsafe(why)
@@ -184,8 +184,7 @@ func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRe
 	switch {
 	case err != nil:
 		err = fmt.Errorf("cannot run the Python of %s: %w", python.File, err)
-		return fault.WithHint(err,
-			"set folder: in environment.yaml to a file system that is not mounted noexec, or use an archive for this node type")
+		return fault.WithHint(err, "use an archive for this node type, or %s", node.HintFor("noexec", "", ""))
 	case !got.Ready:
 		return errors.New("unpacked files of " + python.File + " do not match the lockfile")
 	}

@@ -36,7 +36,7 @@ func planRollback(nodes []ProbeResult, run string) (Plan, error) {
 	plan := newPlan(nodes, func(i int, p *NodePlan) {
 		n := nodes[i]
 		if n.Facts.MissingPython() != "" && n.State.Last == nil {
-			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml to a Python on the node, and re-lock"), n.Facts.NoPython())
+			p.refuse(n.Facts.PythonHint(fault.SetInterpreter("a Python on the node").String()), n.Facts.NoPython())
 			return
 		}
 		undo.Decide(&p.Decision, last[i])

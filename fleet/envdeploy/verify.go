@@ -223,8 +223,8 @@ func (n *nodeState) endVerify(_ context.Context, err error) {
 		if n.now != nil && n.plan.Set != nil && n.now.Digest == n.plan.Set.Digest {
 			try = recreateHint()
 		}
-		if n.plan.Set == nil { // the lockfile does not cover the node
-			try = lockHint()
+		if _, err := n.run.opt.Lock.For(*n.Facts); err != nil { // the lockfile does not cover the node
+			try = fault.Hint(err)
 		}
 		n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")), "%s", try)
 	default:

@@ -102,7 +102,7 @@ func (c *Collector) here(l *Lock, f File) (string, error) {
 		case path == c.cached(f): // damaged: it is fetched again
 		default:
 			err := damagedf("%s has sha256 %s and %d bytes, but %s and %d in the lockfile", path, sum, size, f.SHA256, f.Size)
-			return "", fault.WithHint(err, "restore the locked file, or re-lock: dsbuild env lock environment.yaml")
+			return "", fault.WithHint(err, "restore the locked file, or re-lock: %s", lockAgain())
 		}
 	}
 	return "", nil
@@ -126,7 +126,7 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 	}
 	if len(found) == 0 {
 		return "", 0, fault.WithHint(fmt.Errorf("%s (sha256 %.12s) not found on any index", f.File, f.SHA256),
-			"pass --files DIR, or re-lock: dsbuild env lock environment.yaml")
+			"pass --files DIR, or re-lock: %s", lockAgain())
 	}
 	path = c.cached(f)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -68,13 +68,14 @@ const (
 	maxFiles   = 5000     // of a set
 )
 
+// lockAgain is the command that writes the lockfile of the running command, in a hint.
+func lockAgain(flags ...string) string { return fault.Command{Do: "env lock", Flags: flags}.String() }
+
 // lockError returns the error for a lockfile that cannot be used. A line of zero means the whole file.
 func lockError(path string, line int, err error) error {
-	hint := "dsbuild env lock " + strings.TrimSuffix(path, filepath.Ext(path)) + ".yaml"
-	if errors.Is(err, fs.ErrNotExist) {
-		hint = "create the lockfile: " + hint
-	} else {
-		hint = "restore the lockfile, or create a new one: " + hint + " --upgrade"
+	hint := "create the lockfile: " + lockAgain()
+	if !errors.Is(err, fs.ErrNotExist) {
+		hint = "restore the lockfile, or create a new one: " + lockAgain("--upgrade")
 	}
 	if line > 0 {
 		path += fmt.Sprintf(":%d", line)
@@ -260,21 +261,22 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 			return &l.Sets[i], nil
 		}
 	}
+	another := fault.SetInterpreter("a CPython " + l.Python + " on the node or an archive to bundle").String()
 	if wheel.Minor(f.Python) != l.Python {
-		return nil, fmt.Errorf("environment requires Python %s, but the node's interpreter is %s",
-			l.Python, node.PlainVersion(f.Python))
+		return nil, fault.WithHint(fmt.Errorf("environment requires Python %s, but the node's interpreter is %s",
+			l.Python, node.PlainVersion(f.Python)), "%s", another)
 	}
 	if f.Tag != "cp"+strings.ReplaceAll(l.Python, ".", "") {
-		return nil, fmt.Errorf("environment requires CPython with the GIL, but the node's interpreter is %s",
-			node.PlainVersion(f.Tag))
+		return nil, fault.WithHint(fmt.Errorf("environment requires CPython with the GIL, but the node's interpreter is %s",
+			node.PlainVersion(f.Tag)), "%s", another)
 	}
 	for i := range slices.Backward(l.Sets) {
 		if l.Sets[i].serves(f) {
 			return &l.Sets[i], nil
 		}
 	}
-	return nil, fmt.Errorf("lockfile has no files for %s with glibc %s",
-		node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc))
+	return nil, fault.WithHint(fmt.Errorf("lockfile has no files for %s with glibc %s",
+		node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc)), "re-lock for all nodes: %s", lockAgain())
 }
 
 // Brings reports whether any set has a bundled Python.

@@ -417,7 +417,7 @@ func TestLockIsTheLimit(t *testing.T) {
 	}
 	l.Sets[0].Installer.SHA256 = strings.Repeat("ab", 32)
 	err = l.CheckInstaller("environment.lock", uv)
-	if err == nil || !strings.HasPrefix(err.Error(), "environment.lock: x86_64 with glibc 2.28: installer uv-") || fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "dsbuild env lock") {
+	if err == nil || !strings.HasPrefix(err.Error(), "environment.lock: x86_64 with glibc 2.28: installer uv-") || fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "env lock") {
 		t.Errorf("another installer: %v (exit code %d, hint %q), want an error with exit code 2", err, fault.ExitCode(err), fault.Hint(err))
 	}
 }

@@ -21,10 +21,10 @@ type WheelFile struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Setting is a setting of nodes in a hint: "set python: in inventory.yaml to …". Formats of inventories have
-// different keys for it.
+// Setting is a setting in a hint. "set python: in inventory.yaml to …" is one of nodes, for which formats of inventories
+// have different keys; "set folder: in environment.yaml to …" is one of an environment, which is to be locked again.
 type Setting struct {
-	Key string `json:"key"` // python or user
+	Key string `json:"key"` // python or user, of nodes; folder or interpreter, of an environment
 	To  string `json:"to"`  // in words
 }
 
@@ -36,6 +36,12 @@ func SetPython(to string) Setting { return Setting{"python", to} }
 
 // SetUser is the setting of a node's login user; to is in words.
 func SetUser(to string) Setting { return Setting{"user", to} }
+
+// SetFolder is the setting of the directory that holds an environment on nodes; to is in words.
+func SetFolder(to string) Setting { return Setting{"folder", to} }
+
+// SetInterpreter is the setting of an environment's Python; to is in words.
+func SetInterpreter(to string) Setting { return Setting{"interpreter", to} }
 
 // slot is the form of a Command or a Setting in a hint: JSON between control characters, which no hint has itself.
 type slot struct {

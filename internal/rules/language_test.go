@@ -49,7 +49,7 @@ var phrases = []phrase{
 	{"judge", 19, 0, 17, "judg", `\bjudg(?:e|es|ed|ing|ement)\b`, "", "", "check against the policy"},
 	{"bring", 35, 0, 9, "bring|brought", `\b(?:bring|brings|brought|bringing)\b`, "", "", "send, provide, include, ship"},
 	{"put-back", 6, 0, 1, "put", `\bput(?:s|ting)? (?:it |them |\w+ )?back\b`, "", ` into the queue`, "roll back; restore"},
-	{"put-back", 2, 0, 1, "back to", `\bgo(?:es|ing)? back to `, "", `Slurm`, "roll back; restore"},
+	{"put-back", 1, 0, 1, "back to", `\bgo(?:es|ing)? back to `, "", `Slurm`, "roll back; restore"},
 	{"not-count", 8, 0, 0, "not count", `\b(?:do|does|did) not count\b`, "", ` (?:as|the|it|towards?)\b`, "is ignored; is treated as"},
 	{"not-count", 7, 0, 0, "count", `\bcounts? as (?:none|such|met|invalid)\b`, "", "", "is ignored; is treated as"},
 	{"ended-well", 6, 0, 0, "ended|end", `\bended well\b|\bended with status\b|\bcome to (?:its|an) end\b|\bruns? .{0,24}\bto (?:its|their) end\b`, "", "", "succeeded; exited with; completes"},

@@ -41,6 +41,13 @@ class Environments(Workplace):
         self.recorded, self.keep, self.syncing, self.own = False, True, None, {}
         self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
 
+    def describe(self, error):
+        """The message about an error: hints are about the folder of the environments, not about this Python's."""
+        told = Workplace.describe(self, error)
+        if told:
+            told["advice"] = {"no-permission": "env-permission", "no-room": "env-room"}.get(told["advice"], told["advice"])
+        return told
+
     def begin(self, orders):
         """Takes the lock, and finishes or undoes the change of an interrupted run."""
         os.umask(os.umask(0o022) | 0o022)
@@ -50,7 +57,7 @@ class Environments(Workplace):
         self.refuse_unsafe()  # another user may have made them first
         self.take_lock(orders)
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
-            raise Failed("another run removed the bundled Python", "wait")
+            raise Failed("another run removed the bundled Python", "deploy-again")
         sweep_trials([PLACE, ROOT, os.path.dirname(ROOT), FOLDER, os.path.dirname(FOLDER)])
         repaired = self.repair()
         found = {"current": describe(target(CURRENT)), "before": describe(target(PREVIOUS)), "old": unlinked(), "repaired": repaired, "run": self.last_run()}
@@ -181,7 +188,7 @@ class Environments(Workplace):
         """The environment that an earlier run has made, if it is unchanged."""
         name = whole_of(digest)
         if not name:
-            raise Failed("environment %.16s no longer exists" % digest, "wait")
+            raise Failed("environment %.16s no longer exists" % digest, "deploy-again")
         folder = os.path.join(PLACE, name)
         whole = Whole(folder).describe()
         if whole["wrong"]:
@@ -271,7 +278,7 @@ class Environments(Workplace):
         can go back."""
         name = self.made or whole_of(order["digest"])
         if not name:
-            raise Failed("environment %.16s no longer exists" % order["digest"])
+            raise Failed("environment %.16s no longer exists" % order["digest"], "deploy-again")
         folder = os.path.join(PLACE, name)
         if self.made:
             end_sync(self.syncing, SYNC_LIMIT)
@@ -303,7 +310,7 @@ class Environments(Workplace):
             raise Failed("previous environment changed during the policy check", "one-environment-back")
         wrong = Whole(os.path.join(PLACE, name)).describe()["wrong"]
         if wrong:
-            raise Failed("previous environment was modified: %s" % ", ".join(wrong[:4]))
+            raise Failed("previous environment was modified: %s" % ", ".join(wrong[:4]), "one-environment-back")
         order["journal"]["undone"] = last["runs"][-1]
         self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
         return {"python": python_of(CURRENT)}
