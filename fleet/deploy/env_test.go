@@ -367,12 +367,17 @@ func testWheel(t *testing.T, opt wheelOptions) wheeltest.Options {
 
 func pythonTag(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command("python3", "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").Output()
+	tag, err := askedTag()
 	if err != nil {
 		t.Fatalf("python3: %v", err)
 	}
-	return strings.TrimSpace(string(out))
+	return tag
 }
+
+var askedTag = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("python3", "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").Output()
+	return strings.TrimSpace(string(out)), err
+})
 
 func load(t *testing.T, path string) []wheel.Loaded {
 	t.Helper()

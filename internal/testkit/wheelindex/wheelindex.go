@@ -3,6 +3,7 @@
 package wheelindex
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -36,11 +38,7 @@ type Index struct {
 // New starts an index without wheels but uv's. It stops with the test.
 func New(t testing.TB) *Index {
 	t.Helper()
-	interpreter, err := python.Find(t.Context(), "3.11")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uv, err := python.GetUV(t.Context(), interpreter, func(line string) { t.Log(line) })
+	uv, err := findUV()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +49,15 @@ func New(t testing.TB) *Index {
 	x.AddUV(t, "manylinux_2_17_x86_64.manylinux2014_x86_64")
 	return x
 }
+
+// findUV finds uv once for all indexes of a program.
+var findUV = sync.OnceValues(func() (python.UV, error) {
+	interpreter, err := python.Find(context.Background(), "3.11")
+	if err != nil {
+		return python.UV{}, err
+	}
+	return python.GetUV(context.Background(), interpreter, func(string) {})
+})
 
 // AddUV adds a wheel of uv for a platform. It runs this machine's uv.
 func (x *Index) AddUV(t testing.TB, platform string) {

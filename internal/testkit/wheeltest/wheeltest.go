@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -239,10 +240,17 @@ func LoadedByPython(ops ...string) map[string]string {
 // PlanDigest is the digest of the plan that packed wheels name.
 func PlanDigest() string { return strings.Repeat("cd", 32) }
 
+// objects are the shared objects that this program has made: most wheels have the same ops.
+var objects sync.Map
+
 // assemble makes the op's shared object. It needs memcpy of glibc 2.14. One for aarch64 is made without a compiler for aarch64: its
 // instructions are words, it names functions in data, and its header says that it is for aarch64.
 func (op Op) assemble(t testing.TB, machine string) []byte {
 	t.Helper()
+	key := fmt.Sprintf("%s %#v", machine, op)
+	if data, ok := objects.Load(key); ok {
+		return data.([]byte)
+	}
 	dir := t.TempDir()
 	source, object := filepath.Join(dir, "op.s"), filepath.Join(dir, "op.so")
 	text := ".text\n.globl PyInit_" + op.Name + "_op\nPyInit_" + op.Name + "_op:\n" + op.Code + "\n" + calls(append(op.Imports, "memcpy"), machine) +
@@ -265,6 +273,7 @@ func (op Op) assemble(t testing.TB, machine string) []byte {
 	if machine == wheel.Arm {
 		data[18] = byte(elf.EM_AARCH64)
 	}
+	objects.Store(key, data)
 	return data
 }
 
