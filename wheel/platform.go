@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // The manylinux policies; the file names its source.
@@ -21,20 +22,20 @@ type policy struct {
 	Floors
 }
 
-// readPolicies returns the policies for a machine, oldest first; none for a machine that the table lacks.
-func readPolicies(machine string) []policy {
+// policies are the policies for each machine, oldest first.
+var policies = sync.OnceValue(func() map[string][]policy {
 	var table struct{ Policies map[string][]policy }
 	if err := json.Unmarshal(manylinux, &table); err != nil {
 		panic(fmt.Sprintf("data/manylinux.json: %v", err)) // it is part of the program, and tested
 	}
-	return table.Policies[machine]
-}
+	return table.Policies
+})
 
 // Platform returns the platform tag for code of a machine with these floors: the oldest manylinux_2_X
 // (PEP 600) whose glibc, libstdc++ and libgcc offer them all. With this tag, pip on an older
 // machine refuses the wheel; without it, the wheel would fail there when it is loaded.
 func Platform(f Floors, machine string) (string, error) {
-	all := readPolicies(machine)
+	all := policies()[machine]
 	if len(all) == 0 {
 		return "", fmt.Errorf("no known manylinux policy for %s", cmp.Or(machine, "nothing"))
 	}
@@ -62,7 +63,7 @@ func (f Floors) offers(other Floors) bool {
 // platform of a machine up to a glibc allows.
 func PlatformFloors(glibc, machine string) Floors {
 	var f Floors
-	for _, p := range readPolicies(machine) {
+	for _, p := range policies()[machine] {
 		if CompareVersions(fmt.Sprintf("2.%d", p.Minor), glibc) <= 0 {
 			f = p.Floors
 		}

@@ -293,7 +293,7 @@ func (v Verification) checkTags(a *Archive) (Check, error) {
 		platform := t[strings.LastIndex(t, "-")+1:]
 		switch glibc, machine := SplitPlatform(platform); {
 		case platform == "any" || strings.HasPrefix(platform, "linux_"):
-		case glibc == "" || len(readPolicies(machine)) == 0:
+		case glibc == "" || len(policies()[machine]) == 0:
 			check.Against = "WHEEL agrees; code is not compared with " + platform
 			check.Skipped = len(check.Damage) == 0
 			return check, nil
@@ -307,7 +307,7 @@ func (v Verification) checkTags(a *Archive) (Check, error) {
 // checkPromise compares the glibc that tags for the machine of the extensions promise to run on with
 // the symbol versions the extensions need.
 func (c Contents) checkPromise() []string {
-	all := readPolicies(c.Machine())
+	all := policies()[c.Machine()]
 	if len(c.Extensions) == 0 || len(all) == 0 {
 		return nil
 	}
