@@ -230,7 +230,7 @@ func deployWithNoRoute(t *testing.T, up *nodes.Fleet, opt deploy.Options) {
 		}
 	}()
 
-	opt.Hosts = slices.Clone(opt.Hosts[:1])
+	opt.Hosts, opt.Verify = slices.Clone(opt.Hosts[:1]), verify.LevelFiles
 	opt.Hosts[0].ExecPrefix = []string{"unshare", "--user", "--map-root-user", "--net"}
 	reach := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", python, "-c", "import socket; socket.create_connection(('192.0.2.1', 443), 5)")
 	if out, err := reach.CombinedOutput(); err == nil || !strings.Contains(string(out), "Network is unreachable") {
