@@ -747,10 +747,10 @@ func (f *faultFleet) crossing(t *testing.T, times int) counts {
 	return came
 }
 
-// A few of each; make test-full has many.
+// A few of each; make test-full has many, with pip itself.
 func TestFaultsOfAFleet(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, nodes.Options{Count: 2}, 8<<20)
+	f := newFaultFleet(t, nodes.Options{Count: 2, QuickPip: true}, 8<<20)
 	t.Run("Ctrl-C", func(t *testing.T) {
 		came, steps := f.first().interrupts(t, 3)
 		t.Logf("%s; at %s", came, steps)

@@ -168,7 +168,7 @@ func (g hintGround) follow(t *testing.T, c hintCase) {
 		}
 		t.Errorf("healthy nodes have %d files, before %d", len(now), len(was))
 	}
-	if out, err := g.shell(t, "dsbuild verify fleet.yaml --verify files --wheel "+g.wheels[0].path); err != nil {
+	if out, err := g.shell(t, "dsbuild verify fleet.yaml --limit node2 --verify files --wheel "+g.wheels[0].path); err != nil {
 		t.Errorf("after the hint %q: %v\n%s", hint, err, out)
 	}
 	if has := g.has(t, 1); has != 0 {

@@ -51,7 +51,7 @@ func crashes(t *testing.T, each, pairs int) int {
 func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
-	if n, least := crashes(t, 20, 0), 80; n < least {
+	if n, least := crashes(t, 40, 0), 40; n < least {
 		t.Errorf("killed only %d times", n)
 	}
 }

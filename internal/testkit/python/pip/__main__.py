@@ -115,7 +115,7 @@ def install(wheel, compiled):
         uninstall(info)
     recorded = {r[0]: r[1:] for r in csv.reader(io.StringIO(z.read(top + "/RECORD").decode("utf-8"))) if r}
     rows, modules = {}, []
-    for m in members:
+    for m in sorted(members, key=lambda m: ".data/" in m.filename):  # commands come last, as with pip
         if m.filename == top + "/RECORD":
             continue
         parts, content = m.filename.split("/"), z.read(m)
