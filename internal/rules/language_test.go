@@ -38,7 +38,7 @@ var phrases = []phrase{
 	{"anew", 10, 0, 5, "anew", `\banew\b`, "", "", "again; re-"},
 	{"lies-in", 29, 0, 2, "lie|lay|lying", `\b(?:lies|lie|lay|lying) (?:in|inside|outside|beside|next|below|above|there|within|where|on a|on the)\b`, "", "", "is in"},
 	{"nobody", 70, 0, 13, "nobody|somebody|everybody|whoever", `\b(?:nobody|whoever|somebody|everybody)\b`, "", "", "passive; the user, the caller, another process"},
-	{"tail-def", 269, 0, 0, "\"\"|nil|none|null|zero|0", `[;,] (?:""|nil|none|null|zero|\b0) (?:if|where|when|for|unless|means|is|accepts)\b|[;,] (?:""|nil|null|zero|0): `, "", "", `It returns "" if ...; zero means ...`},
+	{"tail-def", 268, 0, 0, "\"\"|nil|none|null|zero|0", `[;,] (?:""|nil|none|null|zero|\b0) (?:if|where|when|for|unless|means|is|accepts)\b|[;,] (?:""|nil|null|zero|0): `, "", "", `It returns "" if ...; zero means ...`},
 	{"try-again", 20, 0, 3, "again|once more| try|tries up", `\b(?:tr(?:y|ies|ied)|ask(?:s|ed)?|dial(?:s|ed)?|probes?|sends?) (?:it |this |them |that |the \w+ )?(?:again|once more)\b|\bonce more\b|\b(?:earlier|next|first|another|second) try\b|\btries up to\b`, "", "", "retry, attempt"},
 	{"passing", 10, 0, 0, "passing|pauses| of life", `\bpassing (?:error|reason|fault|failure)s?\b|\berror is passing\b|\bgrowing pauses\b|\bsigns? of life\b`, "", "", "transient; backoff; heartbeat"},
 	{"go-on", 16, 0, 3, "goes on|go on|went on", `\b(?:goes|go|went) on\b`, "", ` (?:a|an|the|to|its|standard)\b`, "continue, resume"},
