@@ -310,7 +310,7 @@ func (f *realFleet) stableABI(t *testing.T) {
 	t.Helper()
 	for _, words := range [][]string{{"ship", f.inventory}, {"ship", f.inventory, "--ops", "cpu_adam,utils", "--allow-op-removal"}} {
 		plan, _, _ := f.dsbuild(t, 0, noEngine(t), append(words, "--dry-run", "--verbose")...)
-		if !strings.Contains(plan, "6 nodes, 1 wheel: 1 to build\n") || !strings.Contains(plan, "for torch 2.10 and newer and Python 3.10+") {
+		if !strings.Contains(plan, "6 nodes, 1 wheel: 1 to build\n") || !strings.Contains(plan, "torch 2.10 or newer and Python 3.10+") {
 			t.Errorf("%q: the plan is\n%s", words, plan)
 		}
 	}
