@@ -1,6 +1,8 @@
 """Describes the process that holds the lock of an environment, for a run that waits for it in vain."""
 import os
 
+from dsbuild_node.files import content
+
 STOPPED, TRACED, HUNG = "T", "t", "D"  # states in /proc/PID/stat
 
 
@@ -17,9 +19,8 @@ def holds(pid, lock):
         for fd in os.listdir("/proc/%d/fd" % pid):
             at = os.stat("/proc/%d/fd/%s" % (pid, fd))
             if (at.st_dev, at.st_ino) == (st.st_dev, st.st_ino):
-                with open("/proc/%d/fdinfo/%s" % (pid, fd)) as f:
-                    if "FLOCK" in f.read():
-                        return True
+                if b"FLOCK" in content("/proc/%d/fdinfo/%s" % (pid, fd)):
+                    return True
     except PermissionError:
         return None
     except OSError:  # it has ended
@@ -36,11 +37,7 @@ def holder(lock, pid):
 
 
 def state_of(pid):
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as f:
-            return f.read().rpartition(b")")[2].split()[0].decode("ascii")
-    except (OSError, IndexError):
-        return ""
+    return (content("/proc/%d/stat" % pid).rpartition(b")")[2].split() + [b""])[0].decode("ascii")
 
 
 def describe(lock, words):

@@ -52,40 +52,65 @@ def identity(path):
     return st.st_dev, st.st_ino
 
 
-def folder_of(pid, root, word):
-    """The folder of the interpreter with which a process was started, as this user can reach it; "" if unknown."""
-    if word.startswith("/"):
-        return root + os.path.dirname(word)
-    if "/" in word:
-        return "/proc/%s/cwd/%s" % (pid, os.path.dirname(word))
-    for folder in variable(pid, "PATH").split(":"):
-        if folder.startswith("/") and os.access(root + folder + "/" + word, os.X_OK):
-            return root + folder
-    return ""
-
-
-def opened(pid):
-    """The folder that a process works in, and the files that it has opened."""
-    here = "/proc/%d/" % pid
-    try:
-        names = ["cwd"] + ["fd/" + name for name in os.listdir(here + "fd")]
-    except OSError:
-        return
-    for name in names:
-        try:
-            path = os.readlink(here + name)
-        except OSError:
-            continue
-        if path.startswith("/"):
-            yield path
-
-
 def of_system(path):
     return path.startswith("/usr/") and not path.startswith("/usr/local/")
 
 
 def is_environment(folder):
     return os.path.exists(folder + "/pyvenv.cfg") or os.path.exists(folder + "/conda-meta")
+
+
+class Process:
+    """A process, as far as it shows itself. One of another user shows only its command line: exe is empty then."""
+
+    def __init__(self, pid, exe, python, maps):
+        self.pid, self.exe, self.maps, self.words = pid, exe, maps, words_of(pid, "cmdline")
+        self.python = python or b"/libpython" in maps or b"/lib-dynload/" in maps
+        self.root = "/proc/%d/root" % pid if exe else ""
+
+    def interpreter_folder(self):
+        """The folder of the interpreter in its command line, as this user can reach it; "" if unknown."""
+        word = self.words[0] if self.python else ""
+        if word.startswith("/"):
+            return self.root + os.path.dirname(word)
+        if "/" in word:
+            return "/proc/%d/cwd/%s" % (self.pid, os.path.dirname(word))
+        for folder in variable(self.pid, "PATH").split(":") if word else ():
+            if folder.startswith("/") and os.access(self.root + folder + "/" + word, os.X_OK):
+                return self.root + folder
+        return ""
+
+    def mapped(self):
+        """The files that it has mapped."""
+        maps = os.fsdecode(self.maps or content("/proc/%d/maps" % self.pid, 1 << 26))
+        return {line[line.index("/"):] for line in maps.split("\n") if "/" in line}
+
+    def opened(self):
+        """The folder that it works in, and the files that it has opened."""
+        here = "/proc/%d/" % self.pid
+        try:
+            names = ["cwd"] + ["fd/" + name for name in os.listdir(here + "fd")]
+        except OSError:
+            return
+        for name in names:
+            try:
+                path = os.readlink(here + name)
+            except OSError:
+                continue
+            if path.startswith("/"):
+                yield path
+
+    def prefixes(self, mapped):
+        """The prefixes of the Python that it runs, by its program and libraries, and those of the packages that it has mapped."""
+        folders = {os.path.dirname(path) for path in mapped}
+        pythons = [os.path.dirname(path) + "/.." for path in [self.exe] + [path for path in mapped if "/libpython" in path]]
+        pythons += [folder + "/../../.." for folder in folders if folder.endswith("/lib-dynload")]
+        packages = {folder.partition("-packages")[0] + "-packages/../../.." for folder in folders if "-packages" in folder}
+        return [self.root + folder for folder in pythons], [self.root + folder for folder in packages]
+
+    def runs_python(self):
+        """Whether it is a Python, perhaps under another name."""
+        return self.python or b"Py_BytesMain" in content("/proc/%d/exe" % self.pid, 1 << 26)
 
 
 class Environment:
@@ -97,34 +122,25 @@ class Environment:
         self.places = {identity(place) for place in places} - {None}
         self.is_system = folder == "/usr"
 
-    def used_by(self, pid, exe, python, maps, words):
+    def used_by(self, process):
         """Whether a process uses the environment; None if that cannot be determined."""
         # A service of the system itself is no job.
-        if self.is_system and (any(map(of_system, words[1:3])) if python else of_system(exe)):
+        if self.is_system and (any(map(of_system, process.words[1:3])) if process.python else of_system(process.exe)):
             return False
-        root = "/proc/%d/root" % pid if exe else ""  # another user's process shows only its command line
-        python = python or b"/libpython" in maps or b"/lib-dynload/" in maps
-        folder = folder_of(pid, root, words[0]) if python and words[0] else ""
+        folder = process.interpreter_folder()
         started = self.started_from(folder)
-        if started is True or not exe:
+        if started is True or not process.exe:
             return started and True
-        maps = os.fsdecode(maps or content("/proc/%d/maps" % pid, 1 << 26))
-        paths = {line[line.index("/"):] for line in maps.split("\n") if "/" in line}
-        folders, known = {os.path.dirname(path) for path in paths}, {}
-        if any(self.holds(root, path, known) for path in folders) or \
-                python and any(self.holds(root, path, known) for path in opened(pid)):
+        mapped = process.mapped()
+        if self.holds(process.root, map(os.path.dirname, mapped)) or process.python and self.holds(process.root, process.opened()):
             return True
-        packages = {path[:path.index("-packages") + 9] for path in folders if "-packages" in path}
-        others = [root + path + "/../../.." for path in packages]
-        homes = [root + os.path.dirname(exe) + "/.."] + [root + path + "/../../.." for path in folders if path.endswith("/lib-dynload")]
-        homes += [root + os.path.dirname(path) + "/.." for path in paths if "/libpython" in path]
+        pythons, packages = process.prefixes(mapped)
         if os.path.exists(folder + "/../pyvenv.cfg"):
-            homes = []  # a venv runs the Python of another environment
-        own = self.prefix in map(identity, homes)
+            pythons = []  # a venv runs the Python of another environment
+        own = self.prefix in map(identity, pythons)
         if started == MAY:  # unless it uses another environment next to this one
-            return own or not any(is_environment(home) and identity(home + "/..") == self.beside for home in homes + others)
-        return own and not any(os.path.exists(path + "/pyvenv.cfg") for path in others) and \
-            (python or b"Py_BytesMain" in content("/proc/%d/exe" % pid, 1 << 26))
+            return own or not any(is_environment(other) and identity(other + "/..") == self.beside for other in pythons + packages)
+        return own and not any(os.path.exists(other + "/pyvenv.cfg") for other in packages) and process.runs_python()
 
     def started_from(self, folder):
         """What the folder of its interpreter shows of a process: True, MAY, False for another environment, None
@@ -138,18 +154,14 @@ class Environment:
             return MAY
         return None if now is None else False
 
-    def holds(self, root, path, known):
-        """Whether a path of a process lies in the environment's places. known are the answers so far."""
-        seen, found = [], False
-        while path not in known:
-            seen.append(path)
-            found = (identity(root + path) or identity(path)) in self.places
-            if found or path in ("", "/"):
-                break
-            path = os.path.dirname(path)
-        found = known.get(path, found)
-        known.update((path, found) for path in seen)
-        return found
+    def holds(self, root, paths):
+        """Whether one of the paths of a process lies in the environment's places."""
+        above = set()
+        for path in paths:
+            while path not in above:
+                above.add(path)
+                path = os.path.dirname(path)
+        return any((identity(root + path) or identity(path)) in self.places for path in above)
 
 
 def plain_python(word):
@@ -209,17 +221,17 @@ def job_of(pid):
 def judge(found, folder, places):
     """Those of the processes that use the environment, without dsbuild's own."""
     environment, mine, users, unseen, above = Environment(folder, places), set(ancestors(os.getpid())), [], 0, {}
-    for pid, exe, python, maps in found:
-        words = words_of(pid, "cmdline")
-        used = pid not in mine and environment.used_by(pid, exe, python, maps, words)
-        if used is False or is_dsbuild(words):
+    for process in (Process(*parts) for parts in found if parts[0] not in mine):
+        used = environment.used_by(process)
+        if used is False or is_dsbuild(process.words):
             continue
-        over = parent(pid)
+        over = parent(process.pid)
         if over not in above:
             above[over] = any(is_dsbuild(words_of(p, "cmdline")) for p in [over] + ancestors(over))
-        if above[over] or not os.path.isdir("/proc/%d" % pid):  # or it has ended meanwhile
+        if above[over] or not os.path.isdir("/proc/%d" % process.pid):  # or it has ended meanwhile
             continue
-        users += [(pid, words if words[0] else [exe])] if used else []
+        users += [process] if used else []
         unseen += used is None
-    return {"in_use": [{"pid": pid, "user": user_of(pid), "command": command_of(words), "job": job_of(pid)} for pid, words in users[:MOST]],
+    return {"in_use": [{"pid": p.pid, "user": user_of(p.pid), "job": job_of(p.pid),
+                        "command": command_of(p.words if p.words[0] else [p.exe])} for p in users[:MOST]],
             "in_use_more": max(0, len(users) - MOST), "in_use_unseen": unseen}
