@@ -123,7 +123,7 @@ func unusable(f node.Facts) (reason, hint string) {
 		return reason, "build on the node with DeepSpeed's setup.py"
 	case f.Python == "":
 		return "no Python at the configured interpreter",
-			fault.SetPython("the absolute path of the environment's interpreter").String()
+			fault.Set("python", "the absolute path of the environment's interpreter").String()
 	case f.ExternallyManaged:
 		_, hint = f.Unusable()
 		return "the system manages this Python (PEP 668), and it must not be changed", hint

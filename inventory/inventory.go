@@ -1,6 +1,8 @@
 // Package inventory reads inventories: lists of nodes with their connection settings.
 package inventory
 
+import "slices"
+
 // Inventory is a validated list of nodes, in the order of the file.
 type Inventory struct {
 	// Path is the name that Open got ("-" for standard input).
@@ -19,16 +21,20 @@ type Inventory struct {
 	format format
 }
 
-// Key returns the key for a setting, python or user, in the inventory's format. It returns "" if the format has none.
-// Without an inventory, the format is dsbuild's own.
+// Key returns the inventory's key for a setting, which is named by its key in dsbuild's own format. It returns "" if the
+// format has none. Without an inventory, the format is dsbuild's own.
 func (inv *Inventory) Key(setting string) string {
 	switch {
 	case inv == nil || inv.format == ownYAML:
 		return setting + ":"
-	case inv.format == ofAnsible || inv.format == ansibleList:
-		return map[string]string{"python": "dsbuild_python", "user": "ansible_user"}[setting]
+	case inv.format != ofAnsible && inv.format != ansibleList:
+		return ""
+	case slices.Contains(ownVars(), setting):
+		return "dsbuild_" + setting
 	}
-	return ""
+	return map[string]string{
+		"address": "ansible_host", "identity_file": "ansible_ssh_private_key_file", "port": "ansible_port", "user": "ansible_user",
+	}[setting]
 }
 
 // Note is a note for the user about a node or, without a node, about the whole inventory.

@@ -254,7 +254,7 @@ func absolutePath(path string) string {
 }
 
 // setting returns the function that writes out a setting: of an environment with the command that locks it again, of
-// nodes with the key of the inventory's format, or the flag if the format has none, and the interpreter that is used now.
+// nodes with what sets it for this inventory, and the interpreter that is used now.
 func (h hints) setting(nodes string) func(fault.Setting) string {
 	return func(s fault.Setting) string {
 		if s.Key == "folder" || s.Key == "interpreter" {
@@ -263,7 +263,7 @@ func (h hints) setting(nodes string) func(fault.Setting) string {
 		}
 		key, where := h.nodes.Key(s.Key), " in "+cmp.Or(h.fileName(), "the inventory")
 		if key == "" {
-			key, where = "--"+s.Key, ""
+			key, where = h.elsewhere(s.Key)
 		}
 		text := "set " + key + where + " to " + s.To
 		if s.Key == "python" {
@@ -271,6 +271,21 @@ func (h hints) setting(nodes string) func(fault.Setting) string {
 		}
 		return text
 	}
+}
+
+// elsewhere returns where to set what the inventory's format has no key for: a flag, ssh_config, or another inventory.
+func (h hints) elsewhere(setting string) (key, where string) {
+	if f := h.flags.Lookup(setting); f != nil && slices.Contains(f.Annotations[groupRule], groupConnection) {
+		return "--" + setting, ""
+	}
+	keyword, ok := map[string]string{
+		"address": "HostName", "identity_file": "IdentityFile", "known_hosts": "UserKnownHostsFile", "port": "Port",
+		"proxy_jump": "ProxyJump", "user": "User",
+	}[setting]
+	if ok {
+		return keyword, " in ~/.ssh/config"
+	}
+	return setting + ":", " in a YAML inventory"
 }
 
 // fileName is the inventory's name in a sentence. It returns "" for standard input.

@@ -92,17 +92,23 @@ func TestSettingsInHints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	python, user := fault.SetPython("X").String(), fault.SetUser("Y").String()
+	python, user := fault.Set("python", "X").String(), fault.Set("user", "Y").String()
 	for _, c := range []struct{ inventory, flags, hint, nodes, want string }{
 		{"own.yaml", "", python, "gpu[1-2]", "set python: in own.yaml to X (now /opt/venv/bin/python)"},
 		{"own.yaml", "", python, "cpu1", "set python: in own.yaml to X (now python3 on the node's PATH)"},
 		{"own.yaml", "--python /usr/bin/python3.12", python, "cpu1", "set python: in own.yaml to X (now --python /usr/bin/python3.12)"},
 		{"own.yaml", "", python, "gpu1,cpu1", "set python: in own.yaml to X"},
 		{"own.yaml", "", user, "gpu1", "set user: in own.yaml to Y"},
+		{"own.yaml", "", fault.Set("address", "X").String(), "gpu1", "set address: in own.yaml to X"},
 		{"list.json", "", python, "gpu1", "set dsbuild_python in list.json to X (now /opt/venv/bin/python)"},
 		{"list.json", "", user, "gpu1", "set ansible_user in list.json to Y"},
+		{"list.json", "", fault.Set("identity_file", "X").String(), "gpu1", "set ansible_ssh_private_key_file in list.json to X"},
+		{"list.json", "", fault.Set("sudo", "X").String(), "gpu1", "set dsbuild_sudo in list.json to X"},
+		{"list.json", "", fault.Set("known_hosts", "X").String(), "gpu1", "set UserKnownHostsFile in ~/.ssh/config to X"},
 		{"hostfile", "", python, "gpu1", "set --python to X (now python3 on the node's PATH)"},
 		{"hostfile", "", user, "gpu1", "set --user to Y"},
+		{"hostfile", "", fault.Set("port", "X").String(), "gpu1", "set Port in ~/.ssh/config to X"},
+		{"hostfile", "", fault.Set("sudo", "X").String(), "gpu1", "set sudo: in a YAML inventory to X"},
 		{"gpu[1-2]", "--python /x/python", python, "gpu1", "set --python to X (now --python /x/python)"},
 	} {
 		h := hintsOf(t, append([]string{"verify", c.inventory}, strings.Fields(c.flags)...)...)

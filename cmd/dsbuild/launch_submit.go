@@ -169,6 +169,7 @@ func startJob(
 	}
 	report, err := jobrunner.Run(ctx, jobrunner.Options{
 		Job: job, Machines: machines, Env: env, Logs: logs, Grace: f.grace, Report: a.reporter,
+		WriteHint: a.hints.expand,
 	})
 	if report == nil {
 		return err

@@ -15,7 +15,7 @@ import (
 
 // elsewhereHint is for a python: that runs in a container: files that dsbuild sends do not arrive there.
 func elsewhereHint() string {
-	return fault.SetPython("an interpreter in the node's own file system").String() +
+	return fault.Set("python", "an interpreter in the node's own file system").String() +
 		"; install the wheel in an image when you build the image"
 }
 
@@ -42,9 +42,9 @@ func environmentFaults(n ProbeResult) (reasons []nodeerr.Message, hint string) {
 		}
 		return reasons, node.HintFor("remove-deepspeed", n.Python, f.SitePackages)
 	case f.ForeignOwner != "":
-		owner, prefix := node.QuotePath(f.ForeignOwner), node.QuotePath(f.Prefix)
+		owner, prefix, name := node.QuotePath(f.ForeignOwner), node.QuotePath(f.Prefix), node.PlainPath(f.ForeignOwner, "OWNER")
 		return []nodeerr.Message{{Text: fmt.Sprintf("environment %s is in %s's hands, who could redirect what root changes there", prefix, owner)}},
-			fault.SetUser(node.PlainPath(f.ForeignOwner, "OWNER")).String() + ", or set sudo: " + node.PlainPath(f.ForeignOwner, "OWNER")
+			fault.Set("user", name).String() + ", or " + fault.Set("sudo", name).String()
 	}
 	return nil, ""
 }
@@ -59,7 +59,7 @@ func noPermission(f node.Facts) (reason nodeerr.Message, hint string) {
 	case f.HomeOwner != "" && (f.Locked == "" || f.LockedBy != ""):
 		home, owner := node.QuotePath(f.Home()), node.QuotePath(f.HomeOwner)
 		return nodeerr.Message{Text: fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
-			fault.SetUser("that user").String() + "; or chown -R the directory to the environment's owner"
+			fault.Set("user", "that user").String() + "; or chown -R the directory to the environment's owner"
 	}
 	return f.NoPermission()
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
@@ -91,7 +92,7 @@ func TestRootInAnothersEnvironment(t *testing.T) {
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
 	opt.Dialer = remote.WithSudo(opt.Dialer, remote.NewAnswers(nil), remote.SudoLimit)
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != report.Refused || n.Changed || !strings.Contains(n.Hint, "sudo: "+nodestest.SudoUser) {
+	if n.Status != report.Refused || n.Changed || !strings.Contains(n.Hint, fault.Set("sudo", nodestest.SudoUser).String()) {
 		t.Errorf("as root: %+v, want a refusal with a hint", n)
 	}
 	if info, err := os.Stat(secret); err != nil || info.Mode().Perm() != 0o700 || info.Sys().(*syscall.Stat_t).Uid != 0 {

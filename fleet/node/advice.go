@@ -16,7 +16,7 @@ func adviceTexts(python, environment, site string) map[string]string {
 	return map[string]string{
 		"accelerator":          "unset DS_ACCELERATOR on the node if it is set",
 		"another-package":      "uninstall that package on the node, or build a wheel without that file",
-		"another-python":       fault.SetPython("the interpreter of an environment for this Python alone, with torch").String() + "; create one with: " + python + " -m venv DIR",
+		"another-python":       fault.Set("python", "the interpreter of an environment for this Python alone, with torch").String() + "; create one with: " + python + " -m venv DIR",
 		"code-of-package":      "uninstall that package if it must not change DeepSpeed; a deploy leaves its files alone",
 		"deploy-again":         "deploy again: " + fault.Deploy().String(),
 		"deploy-bundle":        "reinstall it: " + fault.Deploy("--deps", "bundle").String(),
@@ -39,7 +39,7 @@ func adviceTexts(python, environment, site string) map[string]string {
 		"no-permission":        "run on the node, as the owner of the files: chmod -R u+rwX,go+rX " + site + "/deepspeed*",
 		"noexec":               fault.SetFolder("a file system that is not mounted noexec").String(),
 		"not-accepted":         "stop the program that is changing this environment, then deploy again",
-		"not-as-root":          fault.SetUser("that account").String() + ", or set sudo: to it",
+		"not-as-root":          fault.Set("user", "that account").String() + ", or " + fault.Set("sudo", "it").String(),
 		"one-environment-back": "only the environment before the last deploy is kept; deploy the one you want: " + fault.Deploy().String(),
 		"one-version-back":     "only the version before the last deploy is kept; deploy the one you want: " + fault.Deploy().String(),
 		"other-installation":   "this node sees another installation, or its files changed; deploy again: " + fault.Deploy().String(),

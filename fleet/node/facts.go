@@ -258,10 +258,10 @@ func (f Facts) Unusable() (why nodeerr.Message, hint string) {
 	switch {
 	case f.MissingPython() != "":
 		return nodeerr.Message{Text: f.NoPython(), Common: f.NoPython()},
-			f.PythonHint(fault.SetPython("the absolute path of the environment's interpreter").String())
+			f.PythonHint(fault.Set("python", "the absolute path of the environment's interpreter").String())
 	case f.ExternallyManaged:
 		return nodeerr.Messagef("externally managed Python (PEP 668) must not be changed: %s", nodeerr.Own(QuotePath(f.Executable))),
-			fault.SetPython("the interpreter of an environment").String() + "; python3 -m venv or uv venv creates one"
+			fault.Set("python", "the interpreter of an environment").String() + "; python3 -m venv or uv venv creates one"
 	}
 	return nodeerr.Message{}, ""
 }
@@ -272,7 +272,7 @@ func (f Facts) NoTorch() (why nodeerr.Message, hint string) {
 		return nodeerr.Message{}, ""
 	}
 	return nodeerr.Messagef("no torch in the environment of %s", nodeerr.Own(QuotePath(f.Executable))),
-		fault.SetPython("the interpreter of an environment with torch").String() +
+		fault.Set("python", "the interpreter of an environment with torch").String() +
 			"; or install torch there, with the tool that created the environment"
 }
 
@@ -290,9 +290,9 @@ func (f Facts) NoPermission() (why nodeerr.Message, hint string) {
 	switch {
 	case f.LockedBy != "":
 		return nodeerr.Messagef("no %s permission for %s, owned by %s", what, quoted, QuotePath(f.LockedBy)),
-			fault.SetUser("that user").String()
+			fault.Set("user", "that user").String()
 	case f.Locked == "":
-		return nodeerr.Messagef("no %s permission for %s", what, quoted), fault.SetUser("the environment's owner").String()
+		return nodeerr.Messagef("no %s permission for %s", what, quoted), fault.Set("user", "the environment's owner").String()
 	}
 	return nodeerr.Messagef("no %s permission for %s", what, quoted),
 		"run on the node: chmod " + mode + " " + PlainPath(path, "PATH")

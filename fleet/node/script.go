@@ -168,7 +168,7 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 		failed.why = fmt.Sprintf(
 			"account is restricted to SFTP (%v)", err)
 		return fault.WithHint(failed, "%s; or exempt this one from ForceCommand in the node's sshd_config; test with: ssh NODE true",
-			fault.SetUser("another account"))
+			fault.Set("user", "another account"))
 	case !out.answered && (err == nil || broken && (strings.TrimSpace(said) == "" || strings.Contains(said, incomplete))):
 		if why := loginFault(ctx, r); why != nil {
 			return why

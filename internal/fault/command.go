@@ -22,20 +22,18 @@ type WheelFile struct {
 }
 
 // Setting is a setting in a hint. "set python: in inventory.yaml to …" is one of nodes, for which formats of inventories
-// have different keys; "set folder: in environment.yaml to …" is one of an environment, which is to be locked again.
+// have different keys, and some have none; "set folder: in environment.yaml to …" is one of an environment, which is to be
+// locked again.
 type Setting struct {
-	Key string `json:"key"` // python or user, of nodes; folder or interpreter, of an environment
+	Key string `json:"key"` // of nodes, as in dsbuild's own inventories; folder or interpreter, of an environment
 	To  string `json:"to"`  // in words
 }
 
 // Deploy is the command that installs again what the running command is about: deploy, ship or env deploy.
 func Deploy(flags ...string) Command { return Command{Do: "deploy", Flags: flags} }
 
-// SetPython is the setting of a node's interpreter; to is in words.
-func SetPython(to string) Setting { return Setting{"python", to} }
-
-// SetUser is the setting of a node's login user; to is in words.
-func SetUser(to string) Setting { return Setting{"user", to} }
+// Set is a setting of nodes, by its key in dsbuild's own inventories; to is in words.
+func Set(key, to string) Setting { return Setting{key, to} }
 
 // SetFolder is the setting of the directory that holds an environment on nodes; to is in words.
 func SetFolder(to string) Setting { return Setting{"folder", to} }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
@@ -17,8 +18,7 @@ func (c *hostKeyCheck) addKey() string {
 	into := c.keepsKeys()
 	if into == "" {
 		into = "~/.ssh/known_hosts"
-		before = "set known_hosts: " + into + " in the inventory, or UserKnownHostsFile in ~/.ssh/config, " +
-			"because the present setting keeps no keys, and run "
+		before = fault.Set("known_hosts", into).String() + ", because the present setting keeps no keys, and run "
 	} else {
 		if folder := filepath.Dir(into); !exists(folder) {
 			before = "mkdir -p " + Quote(folder) + " && "

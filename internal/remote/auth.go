@@ -83,7 +83,7 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	defer k.close()
 	err := nodeerr.Errorf("%w for %s%s", noKeyError{}, nodeerr.Own(loginName(t)), k.details())
 	if k.missing && len(k.locked) == 0 && len(t.IdentityFiles) > 0 {
-		return nil, fault.WithHint(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
+		return nil, fault.WithHint(err, "%s", fault.Set("identity_file", "an existing private key"))
 	}
 	return nil, fault.WithHint(err, "%s", k.hint())
 }
@@ -361,8 +361,8 @@ func (k *keySet) hint() string {
 		return fmt.Sprintf("add the key to an SSH agent: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
 	case len(k.labels) == 0:
 		return "create a key (ssh-keygen) and add it to the user's authorized_keys on the node (ssh-copy-id), " +
-			"or set identity_file: in the inventory"
+			"or " + fault.Set("identity_file", "a key that the node accepts").String()
 	}
 	return "add one of these keys to the user's authorized_keys on the node (ssh-copy-id), " +
-		"or set another identity_file: in the inventory"
+		"or " + fault.Set("identity_file", "another key").String()
 }

@@ -357,14 +357,22 @@ func dialError(t Target, err error) error {
 
 // The errors on the way to a node read the same for dsbuild's own SSH and for OpenSSH.
 
+// set is the setting that says where t is.
+func (t Target) set(key, to string) fault.Setting {
+	if t.jump {
+		return fault.Set("proxy_jump", "[USER@]HOST[:PORT], with "+to)
+	}
+	return fault.Set(key, to)
+}
+
 func lookupError(t Target, why error) error {
 	return fault.WithHint(nodeerr.Errorf("%w to %s: name lookup failed: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
-		"check the name server (getent hosts %s), or set address: in the inventory", t.Address)
+		"check the name server (getent hosts %s), or %s", t.Address, t.set("address", "its IP address"))
 }
 
 func nameError(t Target, why error) error {
 	return fault.WithHint(nodeerr.Errorf("%w to %s: cannot resolve host: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
-		"set address: in the inventory, or HostName in ~/.ssh/config")
+		"%s", t.set("address", "its IP address, or a name that resolves"))
 }
 
 func prohibitedError(t Target, why string) error {
@@ -381,7 +389,7 @@ func jumpError(t Target, why string) error {
 
 func refusedError(t Target) error {
 	return fault.WithHint(nodeerr.Errorf("%w to %s: connection refused", ErrDial, nodeerr.Own(hostPort(t))),
-		"start sshd on port %d, or set port: in the inventory", t.Port)
+		"start sshd on port %d, or %s", t.Port, t.set("port", "the port of sshd"))
 }
 
 func noAnswer(t Target) error {

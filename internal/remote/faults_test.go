@@ -36,8 +36,9 @@ func wantError(t *testing.T, err, sentinel error, text, advice string) {
 	if !regexp.MustCompile(text).MatchString(err.Error()) {
 		t.Errorf("the message is %q, want %q", err, text)
 	}
-	if !regexp.MustCompile(advice).MatchString(fault.Hint(err)) {
-		t.Errorf("the hint is %q, want %q", fault.Hint(err), advice)
+	hint := fault.Expand(fault.Hint(err), nil, func(s fault.Setting) string { return "set " + s.Key + ": to " + s.To })
+	if !regexp.MustCompile(advice).MatchString(hint) {
+		t.Errorf("the hint is %q, want %q", hint, advice)
 	}
 }
 
@@ -59,10 +60,14 @@ func testNothingListens(t *testing.T, by way) {
 func TestNameUnknown(t *testing.T) { testNameUnknown(t, native) }
 
 func testNameUnknown(t *testing.T, by way) {
-	target := sshtest.Start(t, sshtest.Options{}).Target()
+	behind := sshtest.Start(t, sshtest.Options{}).Target()
+	target := behind
 	target.Address = "no-such-node.invalid"
 	_, err := by.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "cannot resolve host", "address:")
+	wantError(t, err, remote.ErrDial, "cannot resolve host", "^set address: to its IP address")
+	behind.Jump = []remote.Target{target}
+	_, err = by.quick().Dial(t.Context(), behind)
+	wantError(t, err, remote.ErrDial, "^jump host .* cannot resolve host", "^set proxy_jump: to .* with its IP address")
 }
 
 // The deadline of ssh.ClientConfig covers only TCP.
@@ -297,7 +302,7 @@ func TestNoKeyAtAll(t *testing.T) {
 	target := s.Target()
 	target.IdentityFiles = []string{"/no/such/key"}
 	_, err := native.quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "^no usable SSH key for train@.*/no/such/key does not exist", "^correct identity_file")
+	wantError(t, err, remote.ErrAuth, "^no usable SSH key for train@.*/no/such/key does not exist", "^set identity_file: to an existing private key$")
 	if s.Connections() != 0 {
 		t.Error("the node was bothered")
 	}

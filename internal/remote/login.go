@@ -187,8 +187,7 @@ func (l *login) refused(text string) error {
 	if strings.Contains(strings.ToLower(text), "too many") {
 		err := nodeerr.Errorf("%w for %s: too many keys tried (%d available)%s",
 			ErrAuth, nodeerr.Own(loginName(t)), len(k.signers), k.details())
-		return fault.WithHint(err,
-			"set the key to try first: identity_file: in the inventory, or IdentityFile in ~/.ssh/config")
+		return fault.WithHint(err, "%s", fault.Set("identity_file", "the key to try first"))
 	}
 	if !strings.HasPrefix(text, "ssh: unable") {
 		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))

@@ -302,5 +302,5 @@ func TestOpenSSHHintsAboutHostKeys(t *testing.T) {
 	unkept := within("", 0)
 	unkept.KnownHosts = nil
 	err = reach(unkept)
-	wantError(t, err, remote.ErrHostKey, "is not in", `then add it: set known_hosts: ~/.ssh/known_hosts in the inventory, .* and run ssh-keyscan -p \d+ 127\.0\.1\.1 >> ~/.ssh/known_hosts$`)
+	wantError(t, err, remote.ErrHostKey, "is not in", `then add it: set known_hosts: to ~/.ssh/known_hosts, .* and run ssh-keyscan -p \d+ 127\.0\.1\.1 >> ~/.ssh/known_hosts$`)
 }

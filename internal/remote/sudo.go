@@ -295,8 +295,8 @@ var sudoAdvice = [][2]string{
 	{"not allowed to", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"may not run sudo", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"must have a tty", "add to the node's sudoers: Defaults:LOGIN !requiretty"},
-	{"unknown user", "set sudo: in the inventory to a user of the node, or to true for root"},
-	{"not found", "install sudo on the node, or set sudo: false in the inventory"},
+	{"unknown user", fault.Set("sudo", "a user of the node, or to true for root").String()},
+	{"not found", "install sudo on the node, or " + fault.Set("sudo", "false").String()},
 }
 
 // sudoLogin asks for the password that a node's sudo wants.

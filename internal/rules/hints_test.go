@@ -11,7 +11,8 @@ import (
 // TestHints: a hint names a dsbuild command, or a setting of the inventory, as a fault.Command or a fault.Setting. Only the
 // command line knows the inventory, the wheel and the nodes that make the command safe to follow.
 func TestHints(t *testing.T) {
-	written := regexp.MustCompile(`dsbuild (env )?(deploy|verify|rollback|ship|check)\b.*\b(INVENTORY|--limit|--force)|\bset (python|user): (in|to) `)
+	written := regexp.MustCompile(`dsbuild (env )?(deploy|verify|rollback|ship|check)\b.*\b(INVENTORY|--limit|--force)|` +
+		`\bset (address|identity_file|known_hosts|port|proxy_jump|python|sudo|user): (in|to|true|false)\b`)
 	asData := 0
 	for _, p := range load(t).packages {
 		literals := func(n ast.Node) bool {
@@ -28,7 +29,7 @@ func TestHints(t *testing.T) {
 				if name == "" { // texts of the command line are also usages and examples
 					return p.PkgPath == Module+"/cmd/dsbuild" || literals(n)
 				}
-				if name == "Deploy" || name == "SetPython" {
+				if name == "Deploy" || name == "Set" {
 					asData++
 				}
 				ast.Inspect(n, literals)

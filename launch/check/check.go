@@ -202,7 +202,7 @@ func (m *member) probe(ctx context.Context) error {
 	m.facts = &facts
 	if facts.MissingPython() != "" {
 		return fault.WithHint(errors.New(facts.NoPython()),
-			"%s", fault.SetPython("the absolute path of the environment's interpreter"))
+			"%s", fault.Set("python", "the absolute path of the environment's interpreter"))
 	}
 	return nil
 }

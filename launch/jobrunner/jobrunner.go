@@ -44,6 +44,8 @@ type Options struct {
 	// ends its processes. A minute if 0.
 	HeartbeatTimeout time.Duration
 	Report           ui.Reporter
+	// WriteHint writes out the settings in the hint for a node; nil leaves it as it is.
+	WriteHint func(hint, nodes string) string
 }
 
 // Time limits.

@@ -127,6 +127,9 @@ func (c *jobRun) suspectNode(m *member) suspect {
 	switch {
 	case m.err != nil:
 		s.Why, s.Hint = m.err.Error(), cmp.Or(fault.Hint(m.err), adviceFor(m.err.Error(), 0, m.name()))
+		if c.opt.WriteHint != nil {
+			s.Hint = c.opt.WriteHint(s.Hint, m.name())
+		}
 		s.Last = nil
 	case m.end.Reason != "":
 		s.Why = m.reasonText()
