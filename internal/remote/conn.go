@@ -145,7 +145,7 @@ var errNoSession = errors.New("session rejected by the node")
 // only once. Without another connection it returns rejected, the error of such a session.
 func (c *sshConn) further(ctx context.Context, rejected error) (*sshConn, error) {
 	c.mu.Lock()
-	none := !c.served && c.opening == 0 // the node opens none at all
+	none := !c.served && c.opening == 0 && !c.master.usersOwn() // the node opens none at all
 	c.mu.Unlock()
 	if none || c.redial == nil {
 		return nil, rejected
@@ -176,7 +176,8 @@ func (c *sshConn) further(ctx context.Context, rejected error) (*sshConn, error)
 	case err == nil:
 		next.Close() //nolint:errcheck // it was not used
 	case ctx.Err() == nil && !isClosed(c.dead):
-		return nil, fmt.Errorf("%w; no second connection either: %w", rejected, err)
+		return nil, fault.WithHint(fmt.Errorf("%w; no second connection either: %w", rejected, err),
+			"raise MaxSessions in the node's sshd_config; or, for a second connection: %s", fault.Hint(err))
 	}
 	return nil, cmp.Or(ctx.Err(), c.lost(openingSession))
 }

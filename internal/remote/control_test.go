@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -250,6 +251,47 @@ func TestControlMasterIsFull(t *testing.T) {
 		c.Close()
 	}
 	dial(t, d, ridden())
+}
+
+// Where the user's master has room for one session, a second program and a file need another connection. If none is
+// possible, they fail soon, and the hint does not advise to close the master, which is the only way in.
+func TestControlMasterHasOneSession(t *testing.T) {
+	t.Parallel()
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	if err := f.Configure(0, "MaxSessions 1"); err != nil {
+		t.Fatal(err)
+	}
+	d := native.rider(master(t, f, 0))
+	keyless, keyed := ridden(), fleetTarget(f, 0)
+	keyed.Name, keyed.Address = "gpu1", ""
+	for _, target := range []remote.Target{keyless, keyed} {
+		c := dial(t, d, target)
+		runTrue(t, c)
+		r, w := io.Pipe()
+		err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; cat"}, Stdin: r, Stdout: writerFunc(func(b []byte) (int, error) {
+			defer w.Close()
+			start := time.Now()
+			up, _ := blob(3<<20, filepath.Join(f.Nodes[0].Home, "file"))
+			for _, err := range []error{c.Run(t.Context(), remote.Command{Argv: []string{"true"}}), c.Put(t.Context(), up)} {
+				if len(target.KnownHosts) > 0 {
+					if err != nil {
+						t.Errorf("with a key: %v", err)
+					}
+					continue
+				}
+				wantError(t, err, remote.ErrAuth, "^session rejected by the node: .*; no second connection either: no usable SSH key",
+					"^raise MaxSessions in the node's sshd_config; or, for a second connection: set identity_file: ")
+			}
+			if took := time.Since(start); took > 15*time.Second {
+				t.Errorf("%s for a program and a file, want at most 2 s and two logins", took)
+			}
+			return len(b), nil
+		})})
+		if err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	}
 }
 
 // A node without SFTP gets files through the master too.

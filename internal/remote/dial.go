@@ -64,6 +64,7 @@ type SSH struct {
 	answers  *Answers
 	openSSH  func() (string, error) // finds the ssh to run
 	ignored  sync.Map               // settings that the user was told dsbuild ignores
+	sessions sync.Map               // *atomic.Int64: the open ones through each of the user's masters, by socket
 }
 
 var _ Dialer = (*SSH)(nil)

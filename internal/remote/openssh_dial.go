@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/lists"
@@ -47,7 +48,8 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 // as its own configuration demanded; t.KnownHosts has no effect.
 func (d *SSH) dialUserMaster(ctx context.Context, program string, t Target) *sshConn {
 	for _, path := range t.masters() {
-		m := &master{ssh: program, host: t.Address, socket: path}
+		open, _ := d.sessions.LoadOrStore(path, new(atomic.Int64))
+		m := &master{ssh: program, host: t.Address, socket: path, open: open.(*atomic.Int64)}
 		if c, err := m.ride(ctx, t); err == nil {
 			go c.keepAlive(d.opt.KeepAlive, d.opt.KeepAliveMax)
 			return c

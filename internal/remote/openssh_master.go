@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,6 +27,7 @@ type master struct {
 	silence time.Duration // time after which a silent node counts as lost
 	process *process      // nil if the master is the user's
 	folder  string        // private folder of dsbuild's own master
+	open    *atomic.Int64 // sessions of all dsbuild's connections through the user's master
 }
 
 // masterLog returns the path of the log of dsbuild's master in its private folder.
@@ -33,6 +35,13 @@ func masterLog(folder string) string { return filepath.Join(folder, "log") }
 
 // usersOwn reports whether the master is the user's. A nil master is not.
 func (m *master) usersOwn() bool { return m != nil && m.process == nil }
+
+// count adds n to the open sessions of the user's master.
+func (m *master) count(n int64) {
+	if m.usersOwn() {
+		m.open.Add(n)
+	}
+}
 
 // args returns the options of an ssh that uses the master only. If the master is gone, that ssh
 // must not open a connection of its own.

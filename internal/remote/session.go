@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,27 +14,43 @@ import (
 // session opens a session. The caller ends it with endSession. The sessions of several connections, and the
 // user's own, share a user's master and its MaxSessions, so a refused one tries again there.
 func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
-	limit := roomLimit
-	if c.inUse() { // its own session may last as long as this connection
-		limit = ownRoomLimit
-	}
-	limited, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	start, alone := time.Now(), false
 	for wait := time.Second; ; wait = min(2*wait, maxRoomPause) {
 		s, err := c.openSession()
 		if !c.master.usersOwn() || !errors.Is(err, errNoSession) {
 			return s, err
 		}
-		if pause(limited, jitter(wait)) != nil {
-			return nil, cmp.Or(ctx.Err(), err)
+		limit := c.roomLimit()
+		if limit == 0 && alone || limit > 0 && time.Since(start) > limit {
+			return nil, err
+		}
+		if alone = limit == 0; alone {
+			wait = time.Second // for one that was closed just now
+		}
+		if err := pause(ctx, jitter(wait)); err != nil {
+			return nil, err
 		}
 	}
 }
 
+// roomLimit limits the time in which a session waits until others of the user's master have ended. It is zero if no other
+// connection of dsbuild has one: what else is open is the user's, and may stay.
+func (c *sshConn) roomLimit() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch own := int64(len(c.sessions)); {
+	case c.master.open.Load() <= own:
+		return 0
+	case own > 0:
+		return ownRoomLimit
+	}
+	return othersRoomLimit
+}
+
 const (
-	// roomLimit limits the time in which a session waits until others of the user's master have ended.
-	roomLimit = 10 * time.Minute
-	// ownRoomLimit is that limit if a session of the same connection is open.
+	// othersRoomLimit is the limit for a connection without a session.
+	othersRoomLimit = 10 * time.Minute
+	// ownRoomLimit is the limit for one with a session, which may last as long as the connection.
 	ownRoomLimit = 20 * time.Second
 	// maxRoomPause is the longest pause between two tries. The master keeps some bytes of each.
 	maxRoomPause = 8 * time.Second
@@ -49,11 +64,15 @@ func (c *sshConn) openSession() (*ssh.Session, error) {
 		return nil, &endedError{openingSession}
 	}
 	c.opening++
+	c.master.count(1)
 	c.mu.Unlock()
 	s, err := c.client.NewSession()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening--
+	if err != nil {
+		c.master.count(-1)
+	}
 	var refused *ssh.OpenChannelError
 	switch {
 	case errors.As(err, &refused):
@@ -66,18 +85,14 @@ func (c *sshConn) openSession() (*ssh.Session, error) {
 	return s, nil
 }
 
-// inUse reports whether a session is open.
-func (c *sshConn) inUse() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.sessions) > 0
-}
-
 // endSession ends a session.
 func (c *sshConn) endSession(s *ssh.Session) {
 	s.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.sessions[s] {
+		c.master.count(-1)
+	}
 	delete(c.sessions, s)
 }
 
