@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
 // sources is the Python package of the programs for nodes.
@@ -129,14 +131,13 @@ func newProgram(module string, own map[string]string, more ...string) Program {
 var imported = regexp.MustCompile(`\bdsbuild_node\.(\w+)`)
 
 // withInput returns the input for one node followed by the program, and the sizes of both as the
-// argument of boot. A shell that takes the input for commands says that there is no command MARK
-// (firstWord).
+// argument of boot.
 func (p Program) withInput(mark string, request []byte) (sent, sizes string) {
-	told := quoteJSON(string(quoteJSON(map[string]any{
+	told := remote.EndShell + string(quoteJSON(map[string]any{
 		"mark": mark, "program": p.module, "request": json.RawMessage(request),
-	})))
+	}))
 	packed := p.packed()
-	return fmt.Sprintf("MARK\n%s\n%s", told, packed), fmt.Sprintf("%d+%d", len("MARK\n\n")+len(told), len(packed))
+	return told + packed, fmt.Sprintf("%d+%d", len(told), len(packed))
 }
 
 // quoteJSON encodes what can be encoded.

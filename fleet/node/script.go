@@ -224,8 +224,8 @@ func blockedError(late error) error {
 const sftpServerFailed = 11
 
 // firstWord matches the first word of a program in the message of a shell that does not know it as a command. fish
-// reads all of the program first, and names another place of it.
-var firstWord = regexp.MustCompile(`(?m)\bMARK\b|^fish: `)
+// and Python read all of the program first, and name another place of it.
+var firstWord = regexp.MustCompile(`(?m)\bMARK\b|^fish: |<stdin>`)
 
 // messages is a Writer that picks marked lines out of a program's output.
 type messages struct {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 )
 
@@ -102,28 +101,39 @@ func TestAnyPOSIXShellAnswers(t *testing.T) {
 	}
 }
 
-// A node that starts something else than the program is told as such.
+// A startup file that starts something else than the program is told as such. What it starts executes nothing of the program.
 func TestAnotherProgramIsStarted(t *testing.T) {
 	t.Parallel()
-	const ofSFTP, ofShell = "account is restricted to SFTP", "a startup file of the login shell starts another shell"
+	const ofSFTP, ofLogin = "account is restricted to SFTP", "a startup file of the login shell"
+	const ofShell = ofLogin + " starts another shell"
 	for starts, want := range map[string]string{
 		"exec dash": ofShell, "exec bash": ofShell, "exec zsh": ofShell, "exec tcsh": ofShell, "exec fish": ofShell, "exec ksh": ofShell,
+		"exec sh -i": ofShell, "exec bash --norc -i": ofShell, "exec tcsh -i": ofShell, "exec python3": ofShell, "exec python3 -i": ofShell,
+		"bash": ofLogin, "dash": ofLogin, // ends, and what follows reads the rest
 		"cat >/dev/null; echo This service allows sftp connections only.; exit 1": ofSFTP,
 		"exec /usr/lib/openssh/sftp-server":                                       ofSFTP,
 	} {
 		words := strings.Fields(starts)
-		if _, err := exec.LookPath(words[1]); words[0] == "exec" && err != nil {
+		if _, err := exec.LookPath(words[min(1, len(words)-1)]); words[0] == "exec" && err != nil {
 			continue
 		}
-		// The shell may take what it reads for commands, and write files.
-		in := local{within: []string{"sh", "-c", "cd " + remote.Quote(t.TempDir()) + "; " + starts, "sh"}}
+		home := t.TempDir()
+		write(t, filepath.Join(home, ".bashrc"), starts+"\n")
+		// As sshd starts bash, which then reads this file.
+		in := local{within: []string{
+			"setsid", "-w", "env", "-C", home, "-u", "SHLVL", "SSH_CLIENT=127.0.0.1 1 22", "HOME=" + home, "bash", "-c", `exec "$@"`, "bash",
+		}}
 		_, err := node.Probe(t.Context(), in, node.ProbeOptions{Python: "python3"})
 		if err == nil || !strings.HasPrefix(err.Error(), want) || fault.Hint(err) == "" {
 			t.Errorf("%s: %v; hint: %s", starts, err, fault.Hint(err))
 		}
-		err = node.Script{Python: "python3", Program: programOf("emit({})\n")}.Run(t.Context(), in, func(json.RawMessage) error { return nil })
+		script := node.Script{Python: "python3", Program: programOf("emit({})\n"), Request: map[string]any{"a": "`touch made`", "b": "\n$(touch made)"}}
+		err = script.Run(t.Context(), in, func(json.RawMessage) error { return nil })
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: a script: %v", starts, err)
+		}
+		if made, err := filepath.Glob(filepath.Join(home, "[^.]*")); err != nil || len(made) > 0 {
+			t.Errorf("%s: it wrote %q, %v; want no file", starts, made, err)
 		}
 	}
 }

@@ -50,10 +50,11 @@ type runner struct {
 	host inventory.Host
 }
 
-// readVariables is a shell script. It reads variables from standard input up to the line $1, sets
+// readVariables is a shell script. It reads variables from standard input, after remote.EndShell and up to the line $1, sets
 // them, and execs the program in the remaining arguments. The variables come on standard input
 // because every user of the node sees the arguments of a command.
-const readVariables = `all=
+const readVariables = `read -r line; read -r line; read -r line
+all=
 while IFS= read -r line && [ "$line" != "$1" ]; do
 	all="$all$line
 "
@@ -87,7 +88,7 @@ func (h runner) Run(ctx context.Context, cmd remote.Command) error {
 		}
 		end := "end of variables " + rand.Text()
 		cmd.Argv, cmd.Env = append([]string{"sh", "-c", readVariables, "sh", end}, cmd.Argv...), nil
-		var stdin io.Reader = strings.NewReader(lines + end + "\n")
+		var stdin io.Reader = strings.NewReader(remote.EndShell + lines + end + "\n")
 		if cmd.Stdin != nil {
 			stdin = io.MultiReader(stdin, cmd.Stdin)
 		}

@@ -36,6 +36,11 @@ var (
 // fails. The command has not run then.
 const SetupFailed = "setup line exited with status"
 
+// EndShell are three lines that begin the input of a program on a node. A startup file may start a shell that takes the input
+// for commands: it says that there is no command MARK, and ends before it executes what follows. The last line ends an
+// interactive Python.
+const EndShell = "MARK\nexit\nexit()\n"
+
 // CommandLine returns the line for the remote shell that runs cmd. It is one line that every login shell
 // reads alike, those of POSIX, fish, csh and tcsh: words that mean something else to one of them are
 // encoded, and /bin/sh decodes them.
