@@ -38,8 +38,8 @@ func keywords() map[string]keyword { //nolint:revive // a table, however long
 		"identitiesonly": obeyed, "identityagent": obeyed, "identityfile": obeyed,
 		"kbdinteractiveauthentication": obeyed, "kexalgorithms": obeyed, "macs": obeyed,
 		"passwordauthentication": obeyed, "port": obeyed, "preferredauthentications": obeyed, "proxyjump": obeyed,
-		"pubkeyacceptedalgorithms": obeyed, "pubkeyauthentication": obeyed, "requiredrsasize": obeyed, "user": obeyed,
-		"userknownhostsfile": obeyed,
+		"pubkeyacceptedalgorithms": obeyed, "pubkeyauthentication": obeyed, "requiredrsasize": obeyed, "setenv": obeyed,
+		"user": obeyed, "userknownhostsfile": obeyed,
 
 		"bindaddress":             {openSSH: "BindAddress"},
 		"bindinterface":           {openSSH: "BindInterface"},
@@ -73,8 +73,9 @@ func keywords() map[string]keyword { //nolint:revive // a table, however long
 		"channeltimeout": {idle: sessions}, "enableescapecommandline": {idle: sessions}, "escapechar": {idle: sessions},
 		"forkafterauthentication": {idle: sessions}, "localcommand": {idle: sessions},
 		"obscurekeystroketiming": {idle: sessions}, "permitlocalcommand": {idle: sessions},
-		"remotecommand": {idle: sessions}, "requesttty": {idle: sessions}, "sendenv": {idle: sessions},
-		"sessiontype": {idle: sessions}, "setenv": {idle: sessions}, "stdinnull": {idle: sessions},
+		"remotecommand": {idle: sessions}, "requesttty": {idle: sessions},
+		"sessiontype": {idle: sessions}, "stdinnull": {idle: sessions},
+		"sendenv": {idle: "a node's answers must not depend on this machine's locale"},
 
 		"clearallforwardings": {idle: forwards}, "dynamicforward": {idle: forwards},
 		"exitonforwardfailure": {idle: forwards}, "forwardagent": {idle: forwards}, "forwardx11": {idle: forwards},
@@ -141,6 +142,7 @@ func fillAlgorithms(t *Target, set settings) {
 		authorities: list("casignaturealgorithms"), keys: list("pubkeyacceptedalgorithms"),
 		rsaBits: set.number("requiredrsasize"),
 	}
+	t.setEnv = set["setenv"]
 	t.family = map[string]string{"inet": "tcp4", "inet6": "tcp6"}[set.first("addressfamily")]
 	off := switchedOff()
 	for _, key := range slices.Sorted(maps.Keys(off)) {

@@ -216,12 +216,18 @@ func TestFewSessions(t *testing.T) {
 }
 
 // The settings of a configuration that keep ssh from being a master have no effect, and those that say from where it
-// connects do.
+// connects, and with which variables, do. Variables of this machine are not sent.
 func TestConfigurationOfAMaster(t *testing.T) {
 	needSSH(t)
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	for i := range f.Nodes {
+		configure(t, f, i, "AcceptEnv DSBUILD_*")
+	}
+	t.Setenv("DSBUILD_HERE", "here")
 	config := write(t, "config", `
 BindAddress 127.0.0.77
+SetEnv "DSBUILD_SET=two  words" DSBUILD_MORE=x
+SendEnv DSBUILD_HERE
 ForkAfterAuthentication yes
 StdinNull yes
 SessionType none
@@ -239,17 +245,23 @@ ControlPersist yes
 LocalForward 127.0.0.1:1 127.0.0.1:1
 ExitOnForwardFailure yes
 `)
-	d := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none", Timeout: time.Minute})
+	opt := remote.Options{Config: config, AgentSocket: "none", Timeout: time.Minute}
+	d := remote.NewSSH(opt)
+	opt.Client = remote.Native
 	behind := fleetTarget(f, 1)
 	behind.Jump = []remote.Target{fleetTarget(f, 0)}
 	for name, c := range map[string]struct {
+		dialer *remote.SSH
 		target remote.Target
 		from   string
-	}{"direct": {fleetTarget(f, 0), "127.0.0.77 "}, "behind a jump host": {behind, "127.0.0.1 "}} {
-		conn := dial(t, d, c.target)
-		o, _, err := output(t, conn, remote.Command{Argv: []string{"sh", "-c", "echo $SSH_CONNECTION"}})
-		if err != nil || !strings.HasPrefix(o, c.from) {
-			t.Errorf("%s: connected from %q, %v; want from %s", name, o, err, c.from)
+	}{
+		"direct": {d, fleetTarget(f, 0), "127.0.0.77 "}, "behind a jump host": {d, behind, "127.0.0.1 "},
+		"native": {remote.NewSSH(opt), fleetTarget(f, 0), "127.0.0.1 "},
+	} {
+		conn := dial(t, c.dialer, c.target)
+		o, _, err := output(t, conn, remote.Command{Argv: []string{"sh", "-c", `echo "$SSH_CONNECTION"; env | grep -E "^DSBUILD_(SET|MORE|HERE)=" | sort`}})
+		if want := "\nDSBUILD_MORE=x\nDSBUILD_SET=two  words\n"; err != nil || !strings.HasPrefix(o, c.from) || !strings.HasSuffix(o, want) {
+			t.Errorf("%s: %q, %v; want a connection from %s and %q", name, o, err, c.from, want)
 		}
 		conn.Close()
 	}

@@ -65,6 +65,7 @@ type Target struct {
 	methods   []string   // of authentication that the client configuration allows, the first to try first
 	family    string     // tcp4 or tcp6, or empty for both
 	allowed   algorithms // by the client configuration
+	setEnv    []string   // variables of its commands by the client configuration, as NAME=VALUE
 	switchOff []string   // settings of the client configuration that OpenSSH must not apply, as KEY=VALUE
 
 	resolved bool // the client configuration is applied; it must not be applied twice

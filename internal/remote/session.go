@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/pkg/sftp"
@@ -82,6 +83,10 @@ func (c *sshConn) openSession() (*ssh.Session, error) {
 		return nil, &endedError{openingSession}
 	}
 	c.sessions[s], c.served = true, true
+	for _, v := range c.target.setEnv { // without an answer, as in ssh
+		name, value, _ := strings.Cut(v, "=")
+		s.SendRequest("env", false, ssh.Marshal(struct{ Name, Value string }{name, value})) //nolint:errcheck // the session shows it
+	}
 	return s, nil
 }
 
