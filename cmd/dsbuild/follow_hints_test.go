@@ -21,7 +21,7 @@ import (
 // hintCase is a fault of node2, the command that finds it, and its hint, which the test follows.
 type hintCase struct {
 	does string   // a script on node2, with $VENV, $SITE and $PY
-	args []string // verify or deploy, with the flags of the command line but INVENTORY
+	args []string // verify, deploy or rollback, with the flags of the command line but INVENTORY
 	hint string   // an expression for the hint
 	// after is a script that puts node2 right where the hint leaves the decision to the user; "": following the hint does.
 	after string
@@ -36,11 +36,13 @@ func TestHintsAreSafe(t *testing.T) {
 	const deploy = `dsbuild deploy fleet\.yaml --wheel `
 	meant := regexp.QuoteMeta(filepath.Join(f.home, "dist", filepath.Base(f.wheels[0].path)))
 	edit := "echo >> $SITE/deepspeed/__init__.py"
+	newer := "dsbuild deploy fleet.yaml --limit node2 --wheel " + f.wheels[1].path
+	wanted := deploy + `WHEEL --limit node2 \(WHEEL: the wheel that these nodes should run\)$`
 	for name, c := range map[string]hintCase{
 		"edited":               {does: edit, args: []string{"verify"}, hint: deploy + meant + ` --limit node2$`},
 		"edited, with --wheel": {does: edit, args: []string{"verify", "--wheel", "dist", "--verify", "files"}, hint: deploy + meant + ` --verify files --limit node2$`},
 		"removed":              {does: "rm -r $SITE/deepspeed $SITE/deepspeed-*.dist-info $VENV/bin/ds_report", args: []string{"verify"}, hint: deploy + meant + ` --limit node2$`},
-		"another version":      {does: "dsbuild deploy fleet.yaml --limit node2 --wheel " + f.wheels[1].path, args: []string{"verify"}, hint: deploy + meant + ` --limit node2$`},
+		"another version":      {does: newer, args: []string{"verify"}, hint: deploy + meant + ` --limit node2$`},
 		"two of them": {
 			does: "cp -r $SITE/deepspeed-0.19.7*.dist-info $SITE/deepspeed-0.19.6.dist-info", args: []string{"verify"},
 			hint: "replaces all of them: " + deploy + meant + ` --limit node2$`,
@@ -72,6 +74,21 @@ func TestHintsAreSafe(t *testing.T) {
 			does: "mv $SITE/einops-0.8.0.dist-info $VENV/aside; " + edit, args: []string{"deploy", "--wheel", f.wheels[0].path},
 			hint:  `^install them on the node: \S+/venv/bin/python -m pip install 'einops.*'; or from a wheelhouse: ` + deploy + `\S+ --deps bundle --limit node2$`,
 			after: "mv $VENV/aside $SITE/einops-0.8.0.dist-info; dsbuild deploy fleet.yaml --limit node2 --wheel " + f.wheels[0].path,
+		},
+		"rollback of an edited version": {
+			does: newer + "; " + edit, args: []string{"rollback"}, hint: `^deploy the DeepSpeed version you want; .*: ` + wanted,
+		},
+		"rollback to an edited version": {
+			does: newer + "; echo >> $(echo $SITE/.dsbuild/previous/*/runtime)/part1.py", args: []string{"rollback"},
+			hint: `^deploy the DeepSpeed version you want; .*: ` + wanted,
+		},
+		"second rollback": {
+			does: newer + "; dsbuild rollback fleet.yaml", args: []string{"rollback"}, hint: `; deploy the one you want: ` + wanted,
+		},
+		"rollback with a torn note": {
+			does: newer + "; echo > $SITE/.dsbuild/change.json", args: []string{"rollback"}, // which run was the last is unknown
+			hint:  `^nothing was changed; .*; then remove the file, and rerun$`,
+			after: "rm $SITE/.dsbuild/change.json; dsbuild rollback fleet.yaml",
 		},
 		"no Python": {
 			does: "mv $VENV/bin/python $VENV/aside", args: []string{"verify"},
@@ -155,7 +172,8 @@ func (g hintGround) follow(t *testing.T, c hintCase) {
 		_, line, _ := strings.Cut(node, ": ")
 		must(line)
 	case at >= 0 && c.after == "":
-		must(hint[at:])
+		line, _, _ := strings.Cut(hint[at:], " (WHEEL: ")
+		must(strings.Replace(line, "--wheel WHEEL", "--wheel "+g.wheels[0].path, 1))
 	}
 	if c.after != "" {
 		must(c.after)

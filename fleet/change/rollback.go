@@ -36,8 +36,8 @@ func NewUndoing(nodes []LastChange, wanted, kept string) (Undoing, error) {
 	return Undoing{run, undoable, kept}, err
 }
 
-// chooseRun returns the run to undo, with an empty ID if there is none. A node that was not reached may have the wanted
-// run.
+// chooseRun returns the run to undo, with an empty ID if there is none, or if it is unclear which is the latest because the
+// notes of a node cannot be used. A node that was not reached may have the wanted run.
 func chooseRun(nodes []LastChange, wanted, kept string) (node.Run, error) {
 	var known []node.Run
 	for _, n := range nodes {
@@ -55,10 +55,11 @@ func chooseRun(nodes []LastChange, wanted, kept string) (node.Run, error) {
 	}
 	slices.SortFunc(known, func(a, b node.Run) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.ID, b.ID)) })
 	at := slices.IndexFunc(known, func(k node.Run) bool { return k.ID == wanted })
+	unclear := slices.ContainsFunc(nodes, func(n LastChange) bool { return n.LastChange != nil && n.Last().ID == "" })
 	switch {
 	case at >= 0:
 		return known[at], nil
-	case wanted == "" && len(known) > 0:
+	case wanted == "" && len(known) > 0 && !unclear:
 		return known[len(known)-1], nil
 	case wanted == "", slices.ContainsFunc(nodes, func(n LastChange) bool { return n.Err != nil }):
 		return node.Run{ID: wanted}, nil
@@ -77,6 +78,8 @@ func (u Undoing) Decide(p *Decision, last LastChange) {
 		u.RejectNone(p, "")
 	case last.LastChange == nil:
 		p.leave(u.none())
+	case last.Last().ID != "" && u.run.ID == "" && !last.Undone:
+		p.leave("its last change is run " + last.Last().String() + "; --run undoes it: the last change of another node is unknown")
 	case last.Last().ID != "" && !last.Has(u.run): // without an ID, Wrong has the reason
 		p.leave("its last change is run " + last.Last().String())
 	case last.Undone && !u.undoable:
