@@ -18,8 +18,8 @@ type flood func(cmd remote.Command, mark string) (io.Writer, string)
 func (f flood) Run(ctx context.Context, cmd remote.Command) error {
 	mark := ""
 	if s, err := io.ReadAll(cmd.Stdin); err == nil {
-		_, rest, _ := strings.Cut(string(s), `"{\"mark\":\"`)
-		mark, _, _ = strings.Cut(rest, `\"`)
+		_, rest, _ := strings.Cut(string(s), `{"mark":"`)
+		mark, _, _ = strings.Cut(rest, `"`)
 	}
 	to, text := f(cmd, mark)
 	for ctx.Err() == nil {

@@ -46,7 +46,7 @@ else
 	# A disk or a file server that fails does not show that nothing is there.
 	said=$(LC_ALL=C ls -d -- "$py" 2>&1 >/dev/null)
 	case $said in
-	'' | *"No such file or directory" | *"Not a directory" | *"Permission denied" | *"symbolic links") ;;
+	'' | *"not found" | *"No such file or directory" | *"Not a directory" | *"Permission denied" | *"symbolic links") ;;
 	*) say failed "$said" && exit 1 ;;
 	esac
 fi

@@ -2,14 +2,25 @@
 
 A probe must cost little more than the start of Python. Modules take long to import, so nothing here
 imports one for a few lines."""
-import functools
 import os
 import sys
 
 from dsbuild_node.files import content, load_json
 
 
-@functools.lru_cache(None)
+def once(find):
+    """Makes a function without arguments remember its result. (Python 2, which can parse the probe, has no lru_cache.)"""
+    found = []
+
+    def remembered():
+        if not found:
+            found.append(find())
+        return found[0]
+
+    return remembered
+
+
+@once
 def sites():
     """The directories that pip installs into, without duplicates. They are found once: each row of RECORD is compared with them."""
     # They are the same everywhere except in the Pythons of distributions. Only for those
@@ -24,7 +35,7 @@ def sites():
     return paths[:1] if paths[0] == paths[1] else paths
 
 
-@functools.lru_cache(None)
+@once
 def scripts_folder():
     """The folder in which pip puts commands."""
     if sites()[0] == os.path.realpath(os.path.join(sys.prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")):
