@@ -26,7 +26,7 @@ import (
 type Folder struct {
 	Node *fleet.Node
 	Path string // need not exist yet; empty for a node without facts
-	Type string // of its file system
+	Type string // of its file system: see node.Facts
 	Sees string // what the node has installed there: nodes that share the directory see the same
 }
 
@@ -127,26 +127,27 @@ type trial struct {
 func (r *Run) FindSharing(ctx context.Context, plan Decisions, folders []Folder, ask node.Script) *Sharing {
 	s := &Sharing{run: r, folders: folders, ids: make([]string, len(folders)), outside: map[string][]*Outsider{}}
 	var writers, readers []*trial
-	types, seen := map[string]int{}, map[string]bool{}
-	canBeShared := false
+	seen := map[string]bool{}
+	shareable := 0
 	for i, f := range folders {
 		if plan[i].changes() && f.Path != "" {
-			writers = append(writers, &trial{Folder: f, at: i, word: rand.Text()})
-			types[f.Type]++
-			seen[f.Sees] = true
-			canBeShared = canBeShared || node.CanBeShared(f.Type)
+			t := &trial{Folder: f, at: i, word: rand.Text()}
+			writers, seen[f.Sees] = append(writers, t), true
+			if node.CanBeShared(f.Type) {
+				shareable++
+			}
 		}
 	}
 	if len(writers) == 0 {
 		return s
 	}
 	var outside []*fleet.Node
-	if canBeShared {
+	if shareable > 0 {
 		outside = r.Fleet.Outside()
 	}
 	for i, f := range folders {
 		switch {
-		case f.Node.Err != nil && canBeShared:
+		case f.Node.Err != nil && shareable > 0:
 			s.silent = append(s.silent, f.Node)
 		case f.Node.Err == nil && f.Path != "" && !plan[i].changes() && seen[f.Sees]:
 			readers = append(readers, &trial{Folder: f, at: i})
@@ -156,12 +157,11 @@ func (r *Run) FindSharing(ctx context.Context, plan Decisions, folders []Folder,
 		s.silent = append(s.silent, outside...)
 		return s
 	}
-	for _, t := range slices.Concat(writers, readers) {
-		others := types[t.Type]
-		if t.word != "" {
-			others--
-		}
-		t.late = node.CanBeShared(t.Type) && others > 0
+	for _, t := range writers {
+		t.late = node.CanBeShared(t.Type) && shareable > 1
+	}
+	for _, t := range readers {
+		t.late = node.CanBeShared(t.Type) && shareable > 0
 	}
 	if len(writers)+len(readers)+len(outside) > 1 {
 		defer r.Fleet.Hide()() // it takes no time worth a display

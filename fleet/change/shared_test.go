@@ -376,7 +376,9 @@ func testNodesOutsideTheRun(t *testing.T) {
 	}{
 		"nfs4": {"also changes n2, which shares the environment; on nfs4: cannot ask n4, which may use it", 1},
 		"ext4": {"", 0},
-		"9p":   {"also changes n2, which shares the environment; on 9p: cannot ask n4, which may use it", 1},
+		// The server of the file system has it on a disk of its own.
+		"ext4, exported": {"also changes n2, which shares the environment; on ext4, exported: cannot ask n4, which may use it", 1},
+		"9p":             {"also changes n2, which shares the environment; on 9p: cannot ask n4, which may use it", 1},
 	} {
 		d := &nodes{memory: map[string]map[string]bool{}, all: map[string]*place{
 			"n1": {path: "/shared", action: change.Install, in: fs}, "n2": {path: "/shared", answers: true}, "n3": {path: "/own", answers: true}, "n4": {path: "/shared"},

@@ -27,7 +27,7 @@ type Facts struct {
 	Glibc             string `json:"glibc"`               // X.Y
 	CPU               string `json:"cpu"`                 // highest level: x86-64-v3, armv8-a
 	SitePackages      string `json:"site_packages"`       // purelib of the interpreter
-	FileSystem        string `json:"file_system"`         // type of the file system of that directory, e.g. ext4, nfs4
+	FileSystem        string `json:"file_system"`         // type of that directory's file system: ext4, nfs4; "ext4, exported" on a server
 	ExternallyManaged bool   `json:"externally_managed"`  // PEP 668
 	Elsewhere         bool   `json:"elsewhere,omitempty"` // at that path the node itself has another directory, or none
 	Writable          bool   `json:"writable"`            // the user may write into the environment
@@ -202,7 +202,7 @@ func (f Facts) CondaNote() string {
 }
 
 // CanBeShared reports whether several machines may have mounted one file system of this type. All types count that are
-// not known to be local.
+// not known to be local; of those, a server exports some.
 func CanBeShared(fileSystem string) bool {
 	return !slices.Contains([]string{
 		"", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs", "f2fs", "jfs", "nilfs2", "reiserfs", "vfat", "exfat",

@@ -22,7 +22,8 @@ def unescape(s):
 
 
 def file_system(path):
-    """The type of the file system that holds path, or its nearest parent that exists."""
+    """The type of the file system that holds path, or its nearest parent that exists: "ext4", or "ext4, exported" if
+    this node may serve it to others."""
     path, best = os.path.realpath(path), ("", "")
     for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
         left, _, right = line.partition(" - ")
@@ -32,7 +33,17 @@ def file_system(path):
         # Of two mounts on one point the later hides the earlier.
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
             best = (point, right.split(" ")[0])
-    return best[1]
+    return best[1] + (", exported" if is_exported(path) else "")
+
+
+def is_exported(path):
+    """Whether an NFS server of this node exports a folder above path, or one of the same file system: the kernel's by
+    the table of exportfs, or Ganesha by its configuration."""
+    words = {unescape(line.split("\t")[0]) for line in text("/var/lib/nfs/etab").split("\n")}
+    words.update(text("/etc/ganesha/ganesha.conf").replace('"', " ").replace(";", " ").split())
+    device = os.stat(existing(path)).st_dev
+    return any(path.startswith(word.rstrip("/") + "/") or os.path.exists(word) and os.stat(word).st_dev == device
+               for word in words if word.startswith("/"))
 
 
 def free(path):
