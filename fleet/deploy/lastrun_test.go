@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
@@ -393,6 +394,23 @@ func TestRollbackInACopy(t *testing.T) {
 		t.Error(r.Err())
 	}
 	only(t, copied.own("."), "foreign-before-*/*/version.py")
+
+	// The notes stay with their site-packages if the environment gets a newer Python, or a second one.
+	lib, newer := filepath.Dir(copied.site), filepath.Join(copied.dir, "lib", "python3.99")
+	if err := os.Rename(lib, newer); err != nil {
+		t.Fatal(err)
+	}
+	copied.dist(t, "deepspeed", "0.18.5")
+	copied.write(t, "deepspeed-0.18.5.dist-info/RECORD", "deepspeed-0.18.5.dist-info/METADATA,,\n")
+	if n := back(t, in).Nodes[0]; n.Status != report.Refused || n.Error != "no previous version to roll back to" {
+		t.Errorf("a newer Python: %s: %s, want that it has nothing to roll back", n.Status, n.Error)
+	}
+	if r, err := verify.Run(t.Context(), verifyOptions(in)); err != nil || len(r.Nodes[0].Notes) > 0 {
+		t.Errorf("a newer Python: %v, notes %q, want none: dsbuild has installed nothing there", err, r.Nodes[0].Notes)
+	}
+	if err := errors.Join(os.RemoveAll(lib), os.Rename(newer, lib)); err != nil {
+		t.Fatal(err)
+	}
 	if r := back(t, in); r.Err() != nil || !strings.HasPrefix(r.Nodes[0].After.Version, "0.19.8") {
 		t.Errorf("rollback of the copy's own deploy: %+v", r.Nodes[0])
 	}
