@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // A deploy repairs files of DeepSpeed, and notes of dsbuild's, that a full disk, a power cut or a person
@@ -106,5 +109,68 @@ func TestDeployRefusesDamagedFiles(t *testing.T) {
 	}
 	if r := run(t, context.Background(), opt); r.Err() != nil {
 		t.Errorf("without the damages: %v", r.Err())
+	}
+}
+
+// What is left of a DeepSpeed, or stands in its place: where a deploy fails, verify says why, and advises no deploy.
+func TestVerifyAdvisesWhatDeployAccepts(t *testing.T) {
+	needs.Time(t)
+	t.Parallel()
+	whole, wheels := withInstalled(t, "0.19.8")
+	h, s := host(t, "gpu1", whole, sshtest.Options{})
+	opt := options(t, wheels, []*sshtest.Server{s}, h)
+	opt.Verify = verify.LevelFiles
+	var e environment
+	remove := func(names ...string) {
+		for _, name := range names {
+			if err := os.RemoveAll(only(t, e.site, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const info, command = "deepspeed-*.dist-info", "../../../bin/ds_report"
+	fork := func(path string) {
+		e.write(t, path, "fork = 1\n")
+		e.dist(t, "fork", "1.0")
+		e.write(t, "fork-1.0.dist-info/RECORD", path+",,\n")
+	}
+	for name, c := range map[string]struct {
+		leave  func()
+		want   string // what verify reports
+		refuse bool   // whether a deploy fails
+	}{
+		"nothing":                 {func() { remove("deepspeed", info, command, ".dsbuild") }, "no DeepSpeed in the environment of", false},
+		"dsbuild's notes":         {func() { remove("deepspeed", info, command) }, "no DeepSpeed in the environment of", false},
+		"a command":               {func() { remove("deepspeed", info) }, "existing commands: ds_report belongs to no package", true},
+		"a package":               {func() { remove(info, command) }, "deepspeed, which belongs to no package", false},
+		"a module":                {func() { remove("deepspeed", info, command); e.write(t, "deepspeed.py", "") }, "deepspeed.py, which belongs to no package", false},
+		"a folder without code":   {func() { remove("deepspeed", info, command); e.write(t, "deepspeed/zero.json", "{}") }, "no DeepSpeed in the environment of", false},
+		"a dist-info":             {func() { remove("deepspeed") }, "cannot import deepspeed: not found", false},
+		"a dist-info, no RECORD":  {func() { remove(info+"/RECORD", "deepspeed/__init__.py") }, "no RECORD, which a rollback needs", true},
+		"an empty dist-info":      {func() { remove("deepspeed", info); e.write(t, "deepspeed-0.14.0.dist-info/METADATA", "") }, "no RECORD, which a rollback needs", true},
+		"a link to a checkout":    {func() { remove("deepspeed", info, command); e.write(t, "deepspeed.egg-link", "/src\n.") }, "no RECORD, which a rollback needs", true},
+		"a fork":                  {func() { remove("deepspeed", info, command); fork("deepspeed/__init__.py") }, "deepspeed, which belongs to fork", true},
+		"a fork over it":          {func() { fork(adam) }, "code in DeepSpeed's directory belongs to fork: " + adam, true},
+		"a package in its folder": {func() { fork("deepspeed/fork.py") }, "code in DeepSpeed's directory belongs to fork: deepspeed/fork.py", false},
+		"no torch":                {func() { remove("deepspeed", info, command, "torch", "torch-*") }, "no torch in the environment of", true},
+	} {
+		e = whole.twin(t, t.TempDir())
+		c.leave()
+		opt.Hosts[0].Python = e.python
+		for _, offered := range [][]wheel.Loaded{nil, wheels} {
+			look := verifyOptions(opt)
+			look.Wheels = offered
+			r, err := verify.Run(t.Context(), look)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := r.Nodes[0]
+			if !strings.Contains(n.Error, c.want) || n.Hint == "" || c.refuse && strings.Contains(n.Hint, `"do":"deploy"`) {
+				t.Errorf("%s: verify: %q, hint %q; want %q and, if %v, no deploy", name, n.Error, n.Hint, c.want, c.refuse)
+			}
+		}
+		if r := run(t, t.Context(), opt); (r.Err() != nil) != c.refuse {
+			t.Errorf("%s: deploy: %v; want an error: %v", name, r.Err(), c.refuse)
+		}
 	}
 }

@@ -111,8 +111,9 @@ func TestPythonInAnotherFileSystem(t *testing.T) {
 				t.Errorf("%s in %s: %s %q (hint %q), %d files sent, want it refused with %q", what, name, n.Status, n.Error, n.Hint, count.Puts.Load(), want)
 			}
 		}
-		if r, err := verify.Run(t.Context(), verifyOptions(opt)); err != nil || !strings.HasPrefix(r.Nodes[0].Error, "no DeepSpeed ") {
-			t.Errorf("verify in %s: %v, %q, want what the image has", name, err, r.Nodes[0].Error)
+		r, err := verify.Run(t.Context(), verifyOptions(opt))
+		if n := r.Nodes[0]; err != nil || !strings.HasPrefix(n.Error, "no DeepSpeed ") || !strings.Contains(n.Hint, "in the node's own file system") {
+			t.Errorf("verify in %s: %v, %q (hint %q), want what the image has, and no advice to deploy", name, err, n.Error, n.Hint)
 		}
 		e.mustBe(t, was)
 		image.mustBe(t, wasImage)

@@ -189,11 +189,11 @@ func newPlan(nodes []ProbeResult, decide func(i int, n *NodePlan)) Plan {
 		plan.Decisions = append(plan.Decisions, &n.Decision)
 		if probed.Err != nil {
 			n.SetAbsent(probed.Err)
-		} else if reasons, hint := environmentFaults(probed); len(reasons) > 0 {
+		} else if reasons, hint := probed.Facts.Unchangeable(); len(reasons) > 0 {
 			n.SetRefused(hint, reasons...)
 		} else {
 			decide(i, n)
-			if reason, hint := noPermission(probed.Facts); reason.Text != "" {
+			if reason, hint := probed.Facts.NoPermission(); reason.Text != "" {
 				n.onlyReads, n.Unfit = n.Action != change.Refuse, false
 				n.SetRefused(hint, reason)
 			}
@@ -302,7 +302,7 @@ func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts,
 		n.Notes = append(n.Notes, "keeps files that dsbuild did not install in "+
 			node.QuotePath(path.Join(f.Home(), path.Base(f.Previous.Foreign))))
 	}
-	n.need, n.free = neededRoom(w.Manifest.Size+extraSize(extra)), min(f.FreeBytes, f.FreeTmpBytes)
+	n.need, n.free = node.NeededRoom(w.Manifest.Size+extraSize(extra)), min(f.FreeBytes, f.FreeTmpBytes)
 	if obstacles, hint := installObstacles(*w, f, extra, lacks, err, opt); len(obstacles) > 0 {
 		n.SetRefused(hint, obstacles...)
 	}

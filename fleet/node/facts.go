@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -274,26 +273,4 @@ func (f Facts) NoTorch() (why nodeerr.Message, hint string) {
 	return nodeerr.Messagef("no torch in the environment of %s", nodeerr.Own(QuotePath(f.Executable))),
 		fault.Set("python", "the interpreter of an environment with torch").String() +
 			"; or install torch there, with the tool that created the environment"
-}
-
-// NoPermission returns the message and the hint for an environment that this user cannot read and change. It
-// returns "" if it can.
-func (f Facts) NoPermission() (why nodeerr.Message, hint string) {
-	if f.Writable {
-		return nodeerr.Message{}, ""
-	}
-	path, what, mode := cmp.Or(f.Locked, f.Prefix), "write", "u+w"
-	if f.Unreadable {
-		what, mode = "read", "u+rwX"
-	}
-	quoted := nodeerr.Own(QuotePath(path))
-	switch {
-	case f.LockedBy != "":
-		return nodeerr.Messagef("no %s permission for %s, owned by %s", what, quoted, QuotePath(f.LockedBy)),
-			fault.Set("user", "that user").String()
-	case f.Locked == "":
-		return nodeerr.Messagef("no %s permission for %s", what, quoted), fault.Set("user", "the environment's owner").String()
-	}
-	return nodeerr.Messagef("no %s permission for %s", what, quoted),
-		"run on the node: chmod " + mode + " " + PlainPath(path, "PATH")
 }

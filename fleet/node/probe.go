@@ -147,7 +147,7 @@ func runProbe(
 			"no output from the node: its shell must be POSIX, and setup: must not read standard input")
 	}
 	facts = got.assembleFacts(broken)
-	if p := got.python; p != nil && f.Each == nil && !SeesFolder(ctx, r, facts.SitePackages, p.Seen) {
+	if p := got.python; p != nil && !SeesFolder(ctx, r, facts.SitePackages, p.Seen) {
 		facts.Elsewhere, facts.Writable = true, false
 	}
 	return facts, undone, nil

@@ -12,7 +12,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
-	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -129,8 +128,8 @@ func (n *nodeState) group() string {
 
 // addOwnDifferences adds the differences that one node shows without a comparison.
 func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
-	why, try := n.Facts.Unusable()
 	if n.Facts.MissingPython() != "" {
+		why, try := n.Facts.Unusable()
 		n.differ(try, "%s", why)
 		return
 	}
@@ -144,7 +143,9 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if n.Facts.DeepSpeed == nil {
 		n.runsOther = true
-		n.addMissing(why, try)
+		if len(n.differs) == 0 { // else inspect_files.py has reported its DeepSpeed
+			n.differ(deployHint(), "no DeepSpeed in the environment of %s", node.QuotePath(n.Facts.Executable))
+		}
 	}
 	l := n.installed
 	if l == nil {
@@ -161,7 +162,8 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if l.unreadable.Count > 0 {
 		n.differ(n.hintFor("no-permission"), "%s", l.unreadable.sentence("cannot be read by this user", "cannot be read by this user"))
 	}
-	if try = byHandHint; l.Noted != nil {
+	try := byHandHint
+	if l.Noted != nil {
 		try = "reinstall the wheel, whose files have changed: " + fault.Deploy().String()
 	}
 	for _, c := range []struct {
@@ -186,23 +188,6 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if l.Bare {
 		n.note("installed DeepSpeed has no RECORD: its files are only compared with other nodes'")
-	}
-}
-
-// addMissing adds the lack of DeepSpeed. why and try tell why an environment cannot be changed: a deploy would refuse it.
-func (n *nodeState) addMissing(why nodeerr.Message, try string) {
-	if n.Facts.Unreadable {
-		why, try = n.Facts.NoPermission()
-	}
-	noTorch, torch := n.Facts.NoTorch()
-	switch python := node.QuotePath(n.Facts.Executable); {
-	case len(n.differs) > 0: // inspect_files.py has already reported its DeepSpeed
-	case why.Text != "":
-		n.differ(try, "no DeepSpeed in the environment of %s: %s", python, why)
-	case noTorch.Text != "":
-		n.differ(torch, "no DeepSpeed and %s", noTorch)
-	default:
-		n.differ(deployHint(), "no DeepSpeed in the environment of %s", python)
 	}
 }
 

@@ -3,8 +3,6 @@ package verify
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +35,7 @@ type nodeState struct {
 	proven    bool          // its files are those of the expected wheel, whoever installed them
 
 	findings
+	taken   map[string]string // see Facts
 	program programState
 }
 
@@ -54,11 +53,11 @@ type programState struct {
 	err  error  // why it ended early
 }
 
-// nodeFinding is a fault of a node, with a hint.
-type nodeFinding struct{ what, hint string }
+// nodeFinding is a fault of a node, with a hint, or the code of one.
+type nodeFinding struct{ what, hint, advice string }
 
 func (n *nodeState) differ(hint, format string, args ...any) {
-	n.differs = append(n.differs, nodeFinding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
+	n.differs = append(n.differs, nodeFinding{what: ui.OneLine(fmt.Sprintf(format, args...)), hint: hint})
 }
 
 func (n *nodeState) note(format string, args ...any) {
@@ -121,13 +120,14 @@ type paths struct {
 
 // message is one message from inspect_files.py or load_ops.py.
 type message struct {
-	Looked *installation `json:"looked"`
-	Wrong  string        `json:"wrong"`  // a difference from the expected state
-	Broken string        `json:"broken"` // something that does not work
-	Advice string        `json:"advice"` // the code of a hint
-	Note   string        `json:"note"`
-	Op     string        `json:"op"` // the op that is loaded next
-	Done   bool          `json:"done"`
+	Taken  map[string]string `json:"taken"` // see Facts
+	Looked *installation     `json:"looked"`
+	Wrong  string            `json:"wrong"`  // a difference from the expected state
+	Broken string            `json:"broken"` // something that does not work
+	Advice string            `json:"advice"` // the code of a hint
+	Note   string            `json:"note"`
+	Op     string            `json:"op"` // the op that is loaded next
+	Done   bool              `json:"done"`
 }
 
 // inspectFiles gathers a node's facts and inspects the files of its DeepSpeed, in one command.
@@ -135,11 +135,15 @@ func (n *nodeState) inspectFiles(ctx context.Context) error {
 	limit := n.run.fleet.Limit(probeLimit)
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
+	commands := commandsOf(nil)
+	for i := range n.run.opt.Wheels {
+		commands = append(commands, n.run.opt.Wheels[i].Commands...)
+	}
 	slow := time.AfterFunc(limit, func() { giveUp(n.run.fleet.TimeoutError(limit)) })
 	defer slow.Stop()
 	facts, ended, err := node.ProbeWithFollowUp(ctx, n.Runner, n.Host.Python, node.FollowUp{
 		Program: inspectProgram,
-		Request: map[string]any{"known": n.run.files.digests()},
+		Request: map[string]any{"known": n.run.files.digests(), "commands": commands},
 		Started: func() { slow.Stop() },
 		Each:    n.handleMessage,
 	})
@@ -188,7 +192,7 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 	case errors.As(err, &ended) && n.program.op != "":
 		// The earlier findings still count.
 		crash := loadError(err, n.program.op, n.installed.manifest().CPU, n.Facts.CPU)
-		n.broken = append(n.broken, nodeFinding{crash.Error(), fault.Hint(crash)})
+		n.broken = append(n.broken, nodeFinding{what: crash.Error(), hint: fault.Hint(crash)})
 	case err != nil:
 		return err
 	case !n.program.done:
@@ -208,10 +212,12 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 	case m.Looked != nil:
 		n.installed = m.Looked
 		n.installed.readLists(&n.run.files)
+	case m.Taken != nil:
+		n.taken = m.Taken
 	case m.Wrong != "":
-		n.differ(n.hintFor(m.Advice), "%v", node.NewNodeError(m.Wrong))
+		n.differs = append(n.differs, nodeFinding{what: ui.OneLine(node.NewNodeError(m.Wrong).Error()), advice: m.Advice})
 	case m.Broken != "":
-		n.broken = append(n.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), n.hintFor(m.Advice)})
+		n.broken = append(n.broken, nodeFinding{what: node.NewNodeError(m.Broken).Error(), advice: m.Advice})
 	case m.Note != "":
 		n.note("%v", node.NewNodeError(m.Note))
 	}
@@ -220,11 +226,7 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 
 // hintFor returns the hint for a code that the node sent.
 func (n *nodeState) hintFor(code string) string {
-	site := ""
-	if n.Facts != nil { // it comes before all messages
-		site = n.Facts.SitePackages
-	}
-	return node.HintFor(code, n.Host.Python, site)
+	return node.HintFor(code, n.Host.Python, n.Facts.SitePackages)
 }
 
 // readLists turns the file lists from the node into contents and into files that do not match RECORD, are
@@ -338,68 +340,11 @@ func (n *nodeState) setStatus() {
 	try := ""
 	for _, f := range slices.Concat(n.differs, n.broken) {
 		words = append(words, f.what)
-		try = cmp.Or(try, f.hint)
+		try = cmp.Or(try, f.hint, n.hintFor(f.advice))
 	}
-	n.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), n.withWheel(try))
-}
-
-// withWheel adds to the deploys in a hint the wheel that the node should run: its own of --wheel, else the one that most
-// nodes like it run, by dsbuild's notes, else its own by these. If there is none, the user must choose it.
-func (n *nodeState) withWheel(hint string) string {
-	return fault.Expand(hint, func(c fault.Command) string {
-		switch {
-		case c.Do != "deploy" || c.Wheel != nil:
-		case n.wheel != nil:
-			c.Wheel = &fault.WheelFile{Path: n.wheel.Path}
-		default:
-			c.Wheel = &fault.WheelFile{}
-			if w := n.run.usualWheel(n); w != nil {
-				c.Wheel = &fault.WheelFile{Name: w.Wheel, SHA256: w.SHA256}
-			}
-		}
-		return c.String()
-	}, fault.Setting.String)
-}
-
-// usualWheel is the wheel that most nodes run that are like a node and do not differ. If none does, it is the node's own.
-func (r *run) usualWheel(of *nodeState) *noted {
-	counts := map[string]int{}
-	var most *noted
-	tie := false
-	for _, n := range r.nodes {
-		if n.Facts == nil || len(n.differs)+len(n.broken) > 0 || n.Facts.Tag != of.Facts.Tag {
-			continue
-		}
-		w := n.notedWheel()
-		if w == nil || !w.Same {
-			continue
-		}
-		counts[w.SHA256]++
-		switch {
-		case most == nil || counts[w.SHA256] > counts[most.SHA256]:
-			most, tie = w, false
-		case w.SHA256 != most.SHA256 && counts[w.SHA256] == counts[most.SHA256]:
-			tie = true
-		}
+	hint, deploys := n.withWheel(try)
+	if why, instead := n.refusal(); deploys && why != "" {
+		words, hint = append(words, "a deploy would refuse this node: "+why), instead
 	}
-	switch {
-	case tie:
-		return nil
-	case most == nil:
-		return of.notedWheel()
-	}
-	return most
-}
-
-// notedWheel is the wheel that dsbuild's note on the node names, if any. The note may say anything.
-func (n *nodeState) notedWheel() *noted {
-	if n.installed == nil || n.installed.Noted == nil {
-		return nil
-	}
-	w := n.installed.Noted
-	sum, err := hex.DecodeString(w.SHA256)
-	if _, bad := wheel.ParseFileName(w.Wheel); bad != nil || err != nil || len(sum) != sha256.Size {
-		return nil
-	}
-	return w
+	n.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), hint)
 }

@@ -27,7 +27,7 @@ func alike(n int) []*nodeState {
 				Host: inventory.Host{Name: fmt.Sprintf("gpu%02d", i+1), Python: "/opt/env/bin/python"}, Status: report.OK,
 				Facts: &node.Facts{
 					Python: "3.11.2", Executable: "/opt/env/bin/python", Prefix: "/opt/env", Tag: "cp311",
-					SitePackages: "/opt/env/lib", Torch: "2.15.0", TorchCUDA: "13.2",
+					SitePackages: "/opt/env/lib", Writable: true, FreeBytes: 1 << 40, FreeTmpBytes: 1 << 40, Torch: "2.15.0", TorchCUDA: "13.2",
 					DeepSpeed: &node.Installed{Version: "0.19.8", SHA256: strings.Repeat("a", 64)},
 				},
 			},
@@ -280,10 +280,10 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Error("an answer of another shape is taken")
 	}
 	want := []nodeFinding{
-		{"node reported: two of them are there", node.HintFor("several", "", "")},
-		{"node reported: it is bad", ""},
+		{what: "node reported: two of them are there", advice: "several"},
+		{what: "node reported: it is bad", advice: "rm -rf /"},
 	}
-	if !slices.Equal(s.differs, want) || len(s.broken) != 1 || s.broken[0].hint == "" || !s.program.done ||
+	if !slices.Equal(s.differs, want) || len(s.broken) != 1 || s.broken[0].advice != "torch-differs" || !s.program.done ||
 		s.program.op != "" {
 		t.Errorf("%+v\n%+v", s.findings, s.program)
 	}
@@ -293,8 +293,9 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	s.setStatus()
+	hint, _ := s.withWheel(node.HintFor("several", "", ""))
 	const said = "node reported: two of them are there; node reported: it is bad; node reported: op cpu_adam"
-	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), said) || fault.Hint(s.Err) != s.withWheel(want[0].hint) {
+	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), said) || fault.Hint(s.Err) != hint {
 		t.Errorf("%s %v", s.Status, s.Err)
 	}
 	if f := s.Facts.DeepSpeed; f.Intact ||
@@ -312,7 +313,7 @@ func TestStatusOfFindings(t *testing.T) {
 		s.runs.Name != "deepspeed.whl" {
 		t.Errorf("%s %v %+v", s.Status, s.Err, s.runs)
 	}
-	s.broken = []nodeFinding{{"op x fails", ""}, {"op y fails", "look"}}
+	s.broken = []nodeFinding{{what: "op x fails"}, {what: "op y fails", hint: "look"}}
 	s.setStatus()
 	if s.Status != report.Failed || s.Err.Error() != "op x fails; op y fails" || fault.Hint(s.Err) != "look" {
 		t.Errorf("%s %v", s.Status, s.Err)

@@ -28,22 +28,22 @@ def shadow_advice(place):
     return "shadow"
 
 
-def origin_of(name):
-    """The file that an import of a package would run, "" if there is none. importlib.util
-    would find the same, but to import it takes longer than the answer."""
+def found_by_import(name):
+    """The package, or else the module, that an import of a name would run, "" if there is none. importlib.util would
+    find the same, but to import it takes longer than the answer."""
     for finder in sys.meta_path:
         spec = finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
         if spec is not None:
-            return spec.origin or ""
+            origin = os.path.realpath(spec.origin) if spec.origin else ""
+            return os.path.dirname(origin) if spec.submodule_search_locations else origin
     return ""
 
 
 def check_place():
     """The package that an import finds must be the one that was installed."""
-    origin = origin_of("deepspeed")
-    if not origin:
+    package = found_by_import("deepspeed")
+    if not package:
         raise Failed("cannot import deepspeed: not found", "removed")
-    package = os.path.dirname(os.path.realpath(origin))
     place = os.path.dirname(package)
     if place not in sites():
         raise Failed("import deepspeed finds %s, not the installation in %s" % (package, sites()[0]), shadow_advice(place))

@@ -6,12 +6,13 @@ import sys
 from errno import ENOENT, ENOTDIR
 
 from dsbuild_node.distributions import (
-    dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, sites)
+    dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, scripts_folder,
+    sites)
 from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.files import content, load_json, text
-from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
+from dsbuild_node.import_check import Failed, attempt, check_found, check_place, found_by_import, shadow_advice
 from dsbuild_node.record import (
-    HASHES, altered, file_digest, is_code, is_vouched, owners, record_rows, unknown_entries, walk, wrong_byte_code)
+    HASHES, altered, file_digest, is_code, is_vouched, owners, record_rows, unknown_entries, walk, written, wrong_byte_code)
 
 MOST_FILES = 10000  # of one package; more are not DeepSpeed's
 MOST_NAMED = 50  # files of one kind that are named
@@ -81,15 +82,26 @@ def tell_modes(paths):
         emit({"note": "world-writable: %s; fix permissions with chmod -R o-w" % some(open_to_all)})
 
 
+def is_as_recorded(told):
+    """Whether the digests in a value of digests are equal."""
+    said, actual = told.split(" ")[:2]
+    try:
+        return written(bytes.fromhex(actual)) == said.partition("=")[2].rstrip("=")
+    except ValueError:  # unreadable
+        return False
+
+
 def leave_to_owners(info, files):
-    """Removes from files the code that belongs to other distributions, and reports the owners: a
-    deploy does not move that code."""
+    """Reports code that belongs to other distributions, and removes from files what RECORD does not list of it: a deploy
+    does not move that code. If DeepSpeed has a file at the same path, a deploy fails."""
     site = os.path.dirname(info)
-    owned = owners([os.path.join(site, path) for path in files if files[path].startswith(" ")], {"deepspeed"})
+    owned = owners([os.path.join(site, path) for path, told in files.items() if not is_as_recorded(told)], {"deepspeed"})
     for owner in sorted(set(owned.values())):
         paths = sorted(path[len(site) + 1:] for path in owned if owned[path] == owner)
-        emit({"wrong": "code in DeepSpeed's directory belongs to %s: %s" % (owner, some(paths)), "advice": "code-of-package"})
-        for path in paths:
+        unlisted = [path for path in paths if files[path].startswith(" ")]
+        emit({"wrong": "code in DeepSpeed's directory belongs to %s: %s" % (owner, some(paths)),
+              "advice": "code-of-package" if paths == unlisted else "another-package"})
+        for path in unlisted:
             del files[path]
 
 
@@ -197,13 +209,48 @@ def manifest(info):
     return {key: whole[key] for key in keys if key in whole} if isinstance(whole, dict) else None
 
 
+def check_unregistered(package):
+    """No distribution of the environment is the DeepSpeed that an import finds."""
+    if os.path.dirname(package) not in sites():
+        raise Failed("no DeepSpeed in the environment: import finds %s" % package, shadow_advice(os.path.dirname(package)))
+    owner = "".join(set(owners([os.path.join(package, "__init__.py")], {"deepspeed"}).values()))
+    raise Failed("no DeepSpeed in the environment, but %s, which belongs to %s" % (package, owner or "no package"),
+                 "another-package" if owner else "deploy-again")
+
+
+def check_interrupted():
+    """The next deploy must be able to undo a change that was interrupted."""
+    from dsbuild_node.installation import drift  # few nodes need to compile it
+    from dsbuild_node.notes import BadNote, read_note
+
+    try:
+        change = read_note(os.path.join(home(), "change.json"))
+    except BadNote as e:
+        raise Failed(str(e), e.advice)
+    wrong, advice = drift(change) if change and not change["done"] else ("", "")
+    if wrong:
+        raise Failed(wrong, advice)
+
+
+def tell_taken(rows):
+    """Sends the commands that RECORD does not list and that a deploy would find in its way."""
+    listed = {os.path.basename(row[0]) for row in rows}
+    there = [name for name in REQUEST["commands"] if name not in listed and os.path.lexists(os.path.join(scripts_folder(), name))]
+    if there:
+        from dsbuild_node.installation import taken
+
+        emit({"taken": taken(there)})
+
+
 def look(found):
     infos = dist_infos(sites())
+    tell_taken(record_rows(infos[0]) or [] if infos else [])
+    if found["unfinished"]:
+        attempt(check_interrupted)
     if not infos:
-        origin = origin_of("deepspeed")
-        if origin:
-            package = os.path.dirname(os.path.realpath(origin))
-            emit({"wrong": "no DeepSpeed in the environment: import finds %s" % package, "advice": shadow_advice(os.path.dirname(package))})
+        package = found_by_import("deepspeed")
+        if package:
+            attempt(lambda: check_unregistered(package))
         return
     attempt(check_place)
     info = infos[0]
