@@ -362,3 +362,26 @@ func TestAcceleratorOfNodeWithoutGPU(t *testing.T) {
 		}
 	}
 }
+
+// The wheel that most nodes run is advised only for nodes on which it runs.
+func TestUsualWheelRunsThere(t *testing.T) {
+	t.Parallel()
+	all := alike(3)
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[0].run.tables = tables
+	const usual = "deepspeed-0.19.8-py3-none-any.whl"
+	for _, n := range all {
+		n.installed.Noted.Wheel = usual
+		n.installed.Manifest = json.RawMessage(`{"version": "0.19.8", "python": "3.11", "torch": "2.15.0", "cuda": "13.2"}`)
+	}
+	all[2].installed, all[2].Facts.DeepSpeed = nil, nil
+	for torch, want := range map[string]bool{"2.15.0": true, "2.14.0": false} {
+		all[2].Facts.Torch = torch
+		if hint, _ := all[2].withWheel(deployHint()); strings.Contains(hint, usual) != want {
+			t.Errorf("torch %s: %q; want the wheel for torch 2.15 in it: %v", torch, hint, want)
+		}
+	}
+}
