@@ -12,8 +12,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// refusal returns why a deploy would refuse the node as it is, and a hint. It returns "" if it would not, as far as known.
-func (n *nodeState) refusal() (why, hint string) {
+// rejection returns why a deploy would reject the node as it is, and a hint. It returns "" if it would not, as far as known.
+func (n *nodeState) rejection() (why, hint string) {
 	f, size, commands := *n.Facts, int64(0), map[string]string{}
 	f.Taken = n.taken
 	for _, name := range commandsOf(n.wheel) {
@@ -43,7 +43,7 @@ func (n *nodeState) refusal() (why, hint string) {
 	return "", ""
 }
 
-// commandsOf returns the commands that a wheel installs; if w is nil, those of DeepSpeed since 0.16.
+// commandsOf returns the commands that a wheel installs; if w is nil, the commands of DeepSpeed since 0.16.
 func commandsOf(w *wheel.Loaded) []string {
 	if w != nil {
 		return w.Commands

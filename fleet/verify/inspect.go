@@ -343,8 +343,8 @@ func (n *nodeState) setStatus() {
 		try = cmp.Or(try, f.hint, n.hintFor(f.advice))
 	}
 	hint, deploys := n.withWheel(try)
-	if why, instead := n.refusal(); deploys && why != "" {
-		words, hint = append(words, "a deploy would refuse this node: "+why), instead
+	if why, instead := n.rejection(); deploys && why != "" {
+		words, hint = append(words, "a deploy would reject this node: "+why), instead
 	}
 	n.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), hint)
 }

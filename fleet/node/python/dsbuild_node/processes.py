@@ -101,7 +101,7 @@ class Process:
                 yield path
 
     def prefixes(self, mapped):
-        """The prefixes of the Python that it runs, by its program and libraries, and those of the packages that it has mapped."""
+        """The prefixes of the Python that it runs, by its program and libraries, and of the packages that it has mapped."""
         folders = {os.path.dirname(path) for path in mapped}
         pythons = [os.path.dirname(path) + "/.." for path in [self.exe] + [path for path in mapped if "/libpython" in path]]
         pythons += [folder + "/../../.." for folder in folders if folder.endswith("/lib-dynload")]
