@@ -443,7 +443,7 @@ func testBannedAndTurnedAway(t *testing.T, by way) {
 
 var secrets = regexp.MustCompile(`secret|123456`)
 
-// The password of a jump host goes to no node behind it, and that of a node to no jump host.
+// The password of a jump host goes to no node behind it, and a node's to no jump host.
 func TestPasswordsOfJumpHostAndNode(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{Password: "of the jump host"})
 	s := sshtest.Start(t, sshtest.Options{Password: "of the node"})

@@ -209,7 +209,7 @@ func (l *login) refused(text string) error {
 }
 
 // withMessage adds the node's own message to the error of a login. PAM sends its reason in that way, such
-// as the text of /run/nologin, or that of Slurm's module, which lets only users with a job in.
+// as the text of /run/nologin, or the message of Slurm's module, which lets only users with a job in.
 func (l *login) withMessage(err error) error {
 	said := clip(strings.Join(strings.Fields(l.said), " "), 300)
 	if said == "" {
