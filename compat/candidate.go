@@ -36,6 +36,7 @@ func (a *evaluation) evaluate() {
 		DeepSpeed: a.deepspeed.Version, Source: a.deepspeed.SHA256, Torch: a.torch.Version, CUDA: a.torch.CUDA,
 		Index: a.torch.Index, TorchHash: a.torch.SHA256[a.python], Standard: a.torch.Standard, Toolkit: a.toolkitVersion(),
 		Pins: a.pins(), CPU: cmp.Or(a.request.CPU, wheel.DefaultCPU(a.machine)), Glibc: a.request.Glibc,
+		AllOps: a.allOps,
 	}
 	a.chooseABI()
 	a.checkMachine()

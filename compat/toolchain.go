@@ -76,6 +76,7 @@ type Toolchain struct {
 	Glibc       string         // X.Y of the oldest node, which the audit checks; "" where none was named
 	Archs       []wheel.Arch   // empty when no op has device code
 	EveryGPU    bool           // no arch was asked for: Archs are all of the toolkit
+	AllOps      bool           // AllOps or ProvenOps was asked for
 	Ops         []Op           // in the order of the table
 	SkippedOps  []SkippedOp    // of --ops all: the ops that cannot be built here
 	Warnings    []string       // consequences that may be unwelcome

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 
 	"deps.dev/util/pypi"
 
@@ -67,7 +66,7 @@ func (c Companion) assumedVersion() string {
 	if m := releaseTag.FindStringSubmatch(c.Source.Ref); m != nil && c.Source.Kind == SourceGit {
 		return m[1]
 	}
-	return "0.1.dev0+" + strings.TrimSuffix(c.Source.localVersion(), ".")
+	return "0.1.dev0+" + c.Source.localVersion()
 }
 
 // requirement returns a companion in the form of the scripts: a requirement for the index, or the

@@ -172,7 +172,11 @@ func NewPlan(
 	default:
 		p.Dockerfile = dockerfiles.FromImage(base.Ref) + body
 	}
-	env := buildEnv(part, src, keepDebug)
+	env := buildEnv(part, keepDebug)
+	p.Manifest = newManifest(part, src, base, env)
+	if env[versionVariable] = p.Manifest.Env[versionVariable]; env[versionVariable] == "" {
+		env["GIT_DIR"] = "/dev/null" // setup.py asks git, which could find a checkout around the sources
+	}
 	p.Steps = []Step{
 		sourceStep(src), compileStep(env), stripStep(tc, keepDebug), packStep(tc),
 		{
@@ -184,24 +188,39 @@ func NewPlan(
 	if err := p.setDigest(); err != nil {
 		return nil, err
 	}
-	p.Manifest = wheel.Manifest{
+	p.Manifest.PlanDigest = p.Digest
+	return p, nil
+}
+
+// newManifest returns the manifest of a wheel, as far as it is known without the plan's digest. env is the environment of
+// the compile step, to which the manifest's adds the version.
+func newManifest(part Part, src Source, base Base, env map[string]string) wheel.Manifest {
+	tc := part.Toolchain
+	m := wheel.Manifest{
 		Source:       src.Manifest(),
 		OpsRequested: part.opNames(false), ArchsRequested: []string{},
 		Requires: tc.Needs().Node,
 		CPU:      string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
-		Toolchain:  wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
-		PlanDigest: p.Digest,
+		Toolchain: wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 	}
 	for _, a := range tc.Archs {
 		if !tc.EveryGPU {
-			p.Manifest.ArchsRequested = append(p.Manifest.ArchsRequested, a.String())
+			m.ArchsRequested = append(m.ArchsRequested, a.String())
 		}
 	}
+	targets := ""
 	if tc.ABI == wheel.StableABI {
-		p.Manifest.TorchABI = &wheel.TorchABI{Stable: true, Min: compat.StableTorch}
-		p.Manifest.Torch, p.Manifest.CUDA, p.Manifest.Python = tc.Serves()
+		m.TorchABI = &wheel.TorchABI{Stable: true, Min: compat.StableTorch}
+		m.Torch, m.CUDA, m.Python = tc.Serves()
+		m.Recipe, targets = recipe(), m.Label(tc.AllOps)
+	} else {
+		targets = wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.EveryGPU, tc.CPU)
 	}
-	return p, nil
+	m.Env[versionVariable] = ""
+	if local := strings.Trim(src.localVersion()+"."+targets, "."); local != "" {
+		m.Env[versionVariable] = "+" + local
+	}
+	return m
 }
 
 // imageArgs returns the arguments of the scripts of package dockerfiles.
@@ -422,16 +441,18 @@ func addCross(env map[string]string, tc compat.Toolchain) {
 	}
 }
 
-// buildEnv returns the environment of the compile step.
-func buildEnv(part Part, src Source, keepDebug bool) map[string]string {
+// versionVariable tells DeepSpeed's setup.py the local part of the version. If it is empty, a release's sources say that
+// there is none.
+const versionVariable = "DS_BUILD_STRING"
+
+// buildEnv returns the environment of the compile step, without versionVariable.
+func buildEnv(part Part, keepDebug bool) map[string]string {
 	tc := part.Toolchain
-	torch, cuda, _ := tc.Serves()
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
 		// where utils does not exist and is left out silently.
 		"DS_ACCELERATOR":  "cuda",
 		"DS_ENABLE_NINJA": "1",
-		"DS_BUILD_STRING": "+" + src.localVersion() + wheel.LocalVersion(torch, cuda, tc.Archs, tc.EveryGPU, tc.CPU),
 		"DSBUILD_CPU":     string(tc.CPU),
 		"DSBUILD_GCC":     tc.GCC,
 		"DSBUILD_OPS":     opArchs(part),

@@ -51,14 +51,14 @@ func Release(version, sha256 string) Source {
 // localVersion returns the part of a wheel's version that identifies sources other than a
 // release: the commit, and if the commit does not determine them, a hash of the copy.
 func (s Source) localVersion() string {
-	var out string
+	var parts []string
 	if s.Commit != "" {
-		out = "g" + s.Commit[:7] + "."
+		parts = append(parts, "g"+s.Commit[:7])
 	}
 	if s.Dirty || s.Kind != SourceRelease && s.Commit == "" {
-		out += "s" + s.SHA256[:7] + "."
+		parts = append(parts, "s"+s.SHA256[:7])
 	}
-	return out
+	return strings.Join(parts, ".")
 }
 
 // badSource returns the error of a source that cannot be used: wrong usage, if err asks for no other exit

@@ -47,8 +47,12 @@ func (c Contents) boundVersions(version string) (torch, cuda string) {
 	if m := localTorch.FindStringSubmatch(version); m != nil {
 		torch = torchMinor(m[1], cuda)
 	}
+	bound := pinnedTorch
+	if c.TorchABI.IsStable() {
+		bound = oldestTorch
+	}
 	for _, r := range c.Requires {
-		if m := pinnedTorch.FindStringSubmatch(r); m != nil && torch == "" {
+		if m := bound.FindStringSubmatch(r); m != nil && torch == "" {
 			torch = m[1]
 		}
 	}
@@ -96,6 +100,7 @@ var (
 	localTorch  = regexp.MustCompile(`\+(?:.*[^a-z])?(?:pt|torch)(\d\.\d+(?:\.\d+)?|\d{2,4})`)
 	localCUDA   = regexp.MustCompile(`\+(?:.*[^a-z])?cu(1\d)(\d?)(?:\D|$)`)
 	pinnedTorch = regexp.MustCompile(`^torch *==(\d+\.\d+)`)
+	oldestTorch = regexp.MustCompile(`^torch *>=(\d+\.\d+)$`)
 	cudart      = regexp.MustCompile(`^libcudart\.so\.(\d+(?:\.\d+)?)`)
 )
 
@@ -123,5 +128,6 @@ func (c *Contents) readInstalled(a *Archive) error {
 
 var (
 	torchInfo = regexp.MustCompile(`torch_info=\{.*?'version': *['"](\d+\.\d+)['"]`)
-	cudaInfo  = regexp.MustCompile(`torch_info=\{.*?'cuda_version': *['"](\d+\.\d+)['"]`)
+	// of the stable ABI the major version, after what the build had
+	cudaInfo = regexp.MustCompile(`torch_info=(?:\{.*?'cuda_version': *|_stable_abi\.torch_info\(.*\}, )['"](\d+(?:\.\d+)?)['"]`)
 )

@@ -55,11 +55,12 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	if addsLocal(a.file.Version, version) {
 		version = a.file.Version
 	}
-	c.Torch, c.CUDA = c.boundVersions(version)
-	if sameName(c.Name, "torch") {
-		c.Torch = Minor(c.Version)
-	} else {
+	isTorch := sameName(c.Name, "torch")
+	if !isTorch {
 		c.TorchABI = c.torchABI()
+	}
+	if c.Torch, c.CUDA = c.boundVersions(version); isTorch {
+		c.Torch = Minor(c.Version)
 	}
 	if m := lowerBound.FindStringSubmatch(meta.RequiresPython); m != nil && c.TorchABI.IsStable() && c.Python == "" {
 		c.Python = m[1] + "+"

@@ -14,7 +14,7 @@ import (
 // not.
 type Manifest struct {
 	Name    string `json:"name"`    // the wheel's file name
-	Version string `json:"version"` // PEP 440 version with its local part
+	Version string `json:"version"` // PEP 440 version; a complete build has no local part
 	SHA256  string `json:"sha256,omitempty"`
 	Size    int64  `json:"size,omitempty"`
 
@@ -59,6 +59,7 @@ type Manifest struct {
 	Env        map[string]string `json:"env"` // the build variables
 	Builder    string            `json:"builder,omitempty"`
 	PlanDigest string            `json:"plan_digest"`
+	Recipe     int               `json:"recipe,omitempty"` // number of the build tag; zero means that the file name has no tag
 	Dsbuild    string            `json:"dsbuild,omitempty"`
 	BuiltAt    *time.Time        `json:"built_at,omitempty"`
 }

@@ -31,7 +31,7 @@ import (
 const PackFormat = "4"
 
 // StablePackFormat is PackFormat for wheels of the stable ABI.
-const StablePackFormat = "1"
+const StablePackFormat = "2"
 
 // Build describes the environment that compiled a wheel, as the scripts of the build reported it.
 type Build struct {
@@ -90,7 +90,7 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 	if err := p.describe(ctx, c, m, b, platform); err != nil {
 		return "", fmt.Errorf("%s: %w", compiled, err)
 	}
-	file := filepath.Join(dir, filepath.Base(retagged(compiled, m.tag(platform))))
+	file := filepath.Join(dir, m.fileName(compiled, platform))
 	return file, p.write(ctx, file)
 }
 
@@ -117,6 +117,15 @@ func retagged(name string, tag [3]string) string {
 	return strings.Join(parts, "-")
 }
 
+// fileName returns the finished wheel's file name: the compiled wheel's, with another tag and with the build tag.
+func (m Manifest) fileName(compiled, platform string) string {
+	parts := strings.Split(filepath.Base(retagged(compiled, m.tag(platform))), "-")
+	if build := m.BuildTag(); build != "" {
+		parts = slices.Insert(parts, 2, build)
+	}
+	return strings.Join(parts, "-")
+}
+
 // packer writes a wheel again, with some of its files changed or added.
 type packer struct {
 	in      *Archive
@@ -130,7 +139,7 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	if err != nil {
 		return err
 	}
-	m = m.fillIn(c, b, filepath.Base(retagged(p.in.path, m.tag(platform))))
+	m = m.fillIn(c, b, m.fileName(p.in.path, platform))
 	if metadata, err = pinTorch(metadata, m); err != nil {
 		return err
 	}
@@ -152,9 +161,13 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	if err != nil {
 		return err
 	}
-	p.changed[in("WHEEL")] = tagLine.ReplaceAllFunc(tags, func(line []byte) []byte {
+	tags = tagLine.ReplaceAllFunc(tags, func(line []byte) []byte {
 		return []byte(tagField + retagged(strings.TrimPrefix(string(line), tagField), m.tag(platform)))
 	})
+	if build := m.BuildTag(); build != "" {
+		tags = bytes.Replace(tags, []byte("\n"+tagField), []byte("\nBuild: "+build+"\n"+tagField), 1)
+	}
+	p.changed[in("WHEEL")] = tags
 	manifest, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
 		return err
@@ -220,10 +233,11 @@ func pinTorch(metadata []byte, m Manifest) ([]byte, error) {
 
 var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
 
-// torchPin returns the requirement of torch.
+// torchPin returns the requirement of torch. With the stable ABI it has no upper bound: the wheel's loader tries a newer
+// torch, and refuses one whose stable ABI is another.
 func (m Manifest) torchPin() (string, error) {
 	if m.TorchABI != nil {
-		return m.TorchABI.requirement(), nil
+		return "torch>=" + m.TorchABI.Min, nil
 	}
 	return torchPin(m.Torch)
 }

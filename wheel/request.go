@@ -116,33 +116,3 @@ func (l CPULevel) Includes(other CPULevel) bool {
 	i, j := slices.Index(x86Levels(), l), slices.Index(x86Levels(), other)
 	return j >= 0 && i >= j
 }
-
-// Release returns the release of DeepSpeed that a wheel's version was built from; "" if its sources were others, such as
-// a commit or changed files.
-func Release(version string) string {
-	public, local, _ := strings.Cut(version, "+")
-	if local != "" && !strings.HasPrefix(local, "torch") {
-		return ""
-	}
-	return public
-}
-
-// LocalVersion returns the local part of the version, which names the wheel's targets:
-// torch2.15.cu132.sm80.ptx90.v3. If everyGPU is true, "all" stands for the archs. A wheel without
-// device code has no archs.
-func LocalVersion(torch, cuda string, archs []Arch, everyGPU bool, cpu CPULevel) string {
-	// A CUDA X, of the stable ABI, stands for all of that major.
-	parts := []string{"torch" + Minor(torch), "cu" + strings.ReplaceAll(Minor(cuda), ".", "")}
-	if everyGPU && len(archs) > 0 {
-		parts, archs = append(parts, "all"), nil
-	}
-	for _, a := range archs {
-		parts = append(parts, a.SM())
-	}
-	for _, a := range archs {
-		if a.PTX {
-			parts = append(parts, strings.Replace(a.SM(), "sm", "ptx", 1))
-		}
-	}
-	return strings.Join(append(parts, cpu.Short()), ".")
-}

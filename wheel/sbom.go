@@ -20,6 +20,9 @@ const SBOMName = "sboms/dsbuild.cdx.json"
 func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, error) {
 	bom := cyclonedx.NewBOM()
 	purl := pypiURL(c.Name, m.Version)
+	if m.BuildTag() != "" { // other files can have the same version
+		purl += "?file_name=" + url.QueryEscape(m.Name)
+	}
 	bom.Metadata = &cyclonedx.Metadata{
 		Component: &cyclonedx.Component{
 			BOMRef: purl, Type: cyclonedx.ComponentTypeLibrary, Name: c.Name, Version: m.Version, PackageURL: purl,

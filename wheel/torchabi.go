@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // TorchABI describes the interface of torch that a wheel uses.
@@ -65,16 +63,6 @@ func (c Contents) torchABI() *TorchABI {
 		return nil
 	}
 	return &TorchABI{Stable: true, Min: minTorch(used)}
-}
-
-// requirement returns the requirement of torch: PyTorch may end its promise with the next major.
-func (a *TorchABI) requirement() string {
-	major, _, _ := strings.Cut(a.Min, ".")
-	n, err := strconv.Atoi(major)
-	if err != nil {
-		return "torch>=" + a.Min
-	}
-	return fmt.Sprintf("torch<%d,>=%s", n+1, a.Min)
 }
 
 // torchLibrary has the functions of torch's stable ABI.

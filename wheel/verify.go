@@ -236,6 +236,10 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 	if m.Version != c.Version {
 		damage = append(damage, fmt.Sprintf("METADATA has version %s, but the manifest has %s", c.Version, m.Version))
 	}
+	if build := m.BuildTag(); a.file.Build != build {
+		damage = append(damage, fmt.Sprintf("file name has build tag %q, but the manifest's plan has %q", a.file.Build, build))
+	}
+	damage = append(damage, m.checkLabel()...)
 	pin, err := m.torchPin()
 	if err != nil {
 		return Check{}, a.damagedError(err)

@@ -166,9 +166,9 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 // line.
 func TestPlanOfBothMachines(t *testing.T) {
 	t.Parallel()
-	const stem = "deepspeed-0.19.8+torch2.10.cu13.all."
-	x86 := planWheel(stem+"v3-py3-none-manylinux_2_28_x86_64.whl", nil)
-	arm := planWheel(stem+"armv8a-py3-none-manylinux_2_28_aarch64.whl",
+	const stem = "deepspeed-0.19.8-1_3fa94c0d-"
+	x86 := planWheel(stem+"py3-none-manylinux_2_28_x86_64.whl", nil)
+	arm := planWheel(stem+"py3-none-manylinux_2_28_aarch64.whl",
 		func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
 	gh200 := func(f *node.Facts) {
 		f.Platform, f.CPU = "linux_aarch64", string(wheel.CPUArm)

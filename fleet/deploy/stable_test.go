@@ -82,8 +82,8 @@ func TestPlanChoosesAmongABIs(t *testing.T) {
 // node, the reason and a hint.
 func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 	t.Parallel()
-	gpu := stableWheel("deepspeed-0.19.8+torch2.10.cu13.sm80.v3-py3-none-manylinux_2_24_x86_64.whl", []string{"cpu_adam", "fused_adam"}, "8.0")
-	plain := stableWheel("deepspeed-0.19.8+torch2.10.cu13.v3-py3-none-manylinux_2_24_x86_64.whl", []string{"cpu_adam"})
+	gpu := stableWheel("deepspeed-0.19.8+sm80-1_3fa94c0d-py3-none-manylinux_2_24_x86_64.whl", []string{"cpu_adam", "fused_adam"}, "8.0")
+	plain := stableWheel("deepspeed-0.19.8+ops851f1a71-1_3fa94c0d-py3-none-manylinux_2_24_x86_64.whl", []string{"cpu_adam"})
 	a100 := []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}}
 	for name, c := range map[string]struct {
 		wheel     wheel.Loaded

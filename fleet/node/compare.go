@@ -3,12 +3,12 @@ package node
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Property is a property in which the nodes of one job should agree.
@@ -45,7 +45,7 @@ func Title(property string) string {
 // Properties returns the properties that Compare compares, the weightiest first.
 func Properties() []Property {
 	return []Property{
-		{Name: "deepspeed", Must: true, key: sourceVersion, Of: func(f Facts) string { return installedOf(f).Version }},
+		{Name: "deepspeed", Must: true, key: wheel.SourceVersion, Of: func(f Facts) string { return installedOf(f).Version }},
 		{Name: "torch", Must: true, Of: func(f Facts) string { return f.Torch }},
 		{Name: "cuda", Must: true, Of: func(f Facts) string { return f.TorchCUDA }},
 		{Name: "cxx11abi", Must: true, Unknown: true, Of: abiName},
@@ -70,23 +70,6 @@ func installedOf(f Facts) Installed {
 		return Installed{}
 	}
 	return *f.DeepSpeed
-}
-
-// ownLocal matches a local version that dsbuild gives: first the origin of sources that are not a
-// release, then the targets of the build.
-var ownLocal = regexp.MustCompile(`^((?:[gs][0-9a-f]{7}\.)*)torch[0-9]`)
-
-// sourceVersion returns the part of a DeepSpeed version that identifies the sources. Two wheels
-// of the same sources, for two kinds of GPU, count as one DeepSpeed.
-func sourceVersion(version string) string {
-	release, local, _ := strings.Cut(version, "+")
-	if m := ownLocal.FindStringSubmatch(local); m != nil {
-		local = strings.TrimSuffix(m[1], ".")
-	}
-	if local == "" {
-		return release
-	}
-	return release + "+" + local
 }
 
 func firstTwo(version string) string {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
@@ -39,6 +40,9 @@ func RebuildRequest(m wheel.Manifest) (source string, r wheel.Request, err error
 	}
 	if !m.TorchABI.IsStable() {
 		said["abi"], said["torch"], said["python"] = string(wheel.TorchMinor), m.Torch, m.Python
+	}
+	if m.TorchABI.IsStable() && m.HasAllOps() { // its version says so, although the ops are named
+		said["ops"] += "," + compat.ProvenOps
 	}
 	if strings.Contains(m.Base.Ref, "@sha256:") {
 		said["base"] = m.Base.Ref

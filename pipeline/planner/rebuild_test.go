@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
@@ -66,5 +67,45 @@ func TestRebuildRequest(t *testing.T) {
 	stable.TorchABI, stable.Torch, stable.CUDA, stable.Python = &wheel.TorchABI{Stable: true, Min: "2.10"}, "2.10", "13", "3.10+"
 	if _, got, err := planner.RebuildRequest(stable); err != nil || got.ABI != "stable" || got.CUDA != "13" || got.Torch+got.Python != "" {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// The manifest of a wheel of the stable ABI leads to the same plan again, and so to the same version and build tag.
+func TestRebuildPlan(t *testing.T) {
+	t.Parallel()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	planOf := func(r wheel.Request) *pipeline.Plan {
+		tc, err := tables.Resolve(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages, _ := pipeline.LockedPackages(tc)
+		p, err := pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source),
+			pipeline.Base{Ref: tc.Environment.Ref}, packages, r.KeepDebug)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for local, r := range map[string]wheel.Request{
+		"": {}, "+cu12": {CUDA: "12"}, "+allops": {Ops: []string{compat.ProvenOps}}, "+allops.cu12": {Ops: []string{compat.ProvenOps}, CUDA: "12"},
+		"+allops.sm80": {Ops: []string{compat.AllOps}, ABI: wheel.StableABI, Archs: []wheel.Arch{{Major: 8}}}, "+debug": {KeepDebug: true},
+	} {
+		first := planOf(r)
+		m := first.Manifest
+		if got := m.Env["DS_BUILD_STRING"]; got != local {
+			t.Errorf("the local part of the version is %q, want %q", got, local)
+		}
+		m.Version = m.Source.Ref + local
+		_, again, err := planner.RebuildRequest(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second := planOf(again); second.Digest != first.Digest || second.Manifest.BuildTag() != m.BuildTag() {
+			t.Errorf("%s: %+v leads to another plan, with the version %s", m.Version, again, second.Manifest.Env["DS_BUILD_STRING"])
+		}
 	}
 }

@@ -6,6 +6,7 @@ package wheeltest
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/base64"
@@ -41,6 +42,28 @@ type Options struct {
 	Plan     string            // digest of its plan; "" means PlanDigest
 	ByteCode *wheel.ByteCode   // the byte code beside it; nil: none
 	Stable   string            // oldest torch, X.Y, of a wheel of the stable ABI; "": for Torch alone
+	AllOps   bool              // of a wheel of the stable ABI: all ops were asked for
+	Archs    []string          // of a wheel of the stable ABI: those asked for; none: every GPU
+	Recipe   int               // of the build tag of a wheel of the stable ABI; 0 means 1, NoBuildTag none
+}
+
+// NoBuildTag is the Recipe of a wheel of the stable ABI whose name has no build tag.
+const NoBuildTag = -1
+
+// OfKind returns the options for a wheel of a kind.
+func OfKind(kind wheel.Kind) Options {
+	o := Options{Stable: "2.10", Ops: append(DefaultOps(), Op{Name: "utils"})}
+	switch kind {
+	case wheel.KindAllOps:
+		o.AllOps, o.Ops = true, append(o.Ops, Op{Name: "cpu_lion", Dir: "lion"})
+	case wheel.KindCUDA12:
+		o.CUDA = "12.8"
+	case wheel.KindCustom:
+		o.Archs = []string{"8.0"}
+	case wheel.KindTorch:
+		return Options{}
+	}
+	return o
 }
 
 // Op is one compiled op.
@@ -61,10 +84,12 @@ type Op struct {
 // DefaultOps are an op with AVX2 instructions and one with device code.
 func DefaultOps() []Op {
 	return []Op{
-		{Name: "cpu_adam", Dir: "adam", Code: "vpaddd %ymm1, %ymm2, %ymm3"},
+		{Name: "cpu_adam", Dir: "adam", Code: avx2},
 		{Name: "fused_adam", Dir: "adam", SASS: []string{"8.0"}},
 	}
 }
+
+const avx2 = "vpaddd %ymm1, %ymm2, %ymm3"
 
 func (o Options) withDefaults() Options {
 	set := func(s *string, value string) {
@@ -77,36 +102,69 @@ func (o Options) withDefaults() Options {
 	set(&o.Torch, "2.15.0")
 	set(&o.CUDA, "13.2")
 	set(&o.Plan, PlanDigest())
+	o.Recipe = cmp.Or(o.Recipe, 1)
 	if o.CPU == "" {
 		o.CPU = wheel.CPUv3
 	}
 	if o.Ops == nil {
 		o.Ops = DefaultOps()
-		if o.CPU.Machine() == wheel.Arm {
-			o.Ops[0].Code = ".long 0x4e22cc20" // fmla v0.4s, v1.4s, v2.4s
+	}
+	if o.CPU.Machine() == wheel.Arm {
+		o.Ops = slices.Clone(o.Ops)
+		for i, op := range o.Ops {
+			if op.Code == avx2 {
+				o.Ops[i].Code = ".long 0x4e22cc20" // fmla v0.4s, v1.4s, v2.4s
+			}
 		}
 	}
 	return o
 }
 
-func (o Options) version() string {
-	archs := []wheel.Arch{}
-	for _, op := range o.Ops {
-		parsed, err := wheel.ParseArchs(op.SASS)
-		if len(op.SASS) > 0 && err == nil {
-			archs = append(archs, parsed...)
-		}
+// manifest returns the manifest as far as the plan of the wheel knows it.
+func (o Options) manifest() wheel.Manifest {
+	m := wheel.Manifest{
+		Source: wheel.Source{Kind: "release", Ref: o.Version, SHA256: strings.Repeat("ab", 32)},
+		CPU:    string(o.CPU), PlanDigest: o.Plan,
+		Base: wheel.Base{Ref: "base.tar", Digest: "sha256:" + strings.Repeat("ef", 32)}, Env: map[string]string{},
+		OpsRequested: []string{}, ArchsRequested: append([]string{}, o.Archs...),
 	}
-	archs = slices.Compact(archs)
-	local := ""
 	if o.Commit != "" {
-		local = "g" + o.Commit[:7] + "."
+		m.Source.Kind, m.Source.Ref, m.Source.Commit = "git", "git+https://example.org/deepspeed@main", o.Commit
 	}
-	torch, cuda := o.Torch, o.CUDA
+	for _, op := range o.Ops {
+		m.OpsRequested = append(m.OpsRequested, op.Name)
+	}
 	if o.Stable != "" {
-		torch, cuda = o.Stable, strings.Split(o.CUDA, ".")[0]
+		m.TorchABI = &wheel.TorchABI{Stable: true, Min: o.Stable}
+		m.Torch, m.CUDA, m.Python = o.Stable, o.cudaMajor(), "3.10+"
+		m.Recipe = max(o.Recipe, 0)
 	}
-	return o.Version + "+" + local + wheel.LocalVersion(torch, cuda, archs, false, o.CPU)
+	return m
+}
+
+func (o Options) cudaMajor() string { return strings.Split(o.CUDA, ".")[0] }
+
+func (o Options) version() string {
+	var parts []string
+	if o.Commit != "" {
+		parts = append(parts, "g"+o.Commit[:7])
+	}
+	if o.Stable == "" {
+		archs := []wheel.Arch{}
+		for _, op := range o.Ops {
+			parsed, err := wheel.ParseArchs(op.SASS)
+			if len(op.SASS) > 0 && err == nil {
+				archs = append(archs, parsed...)
+			}
+		}
+		parts = append(parts, wheel.LocalVersion(o.Torch, o.CUDA, slices.Compact(archs), false, o.CPU))
+	} else if label := o.manifest().Label(o.AllOps); label != "" {
+		parts = append(parts, label)
+	}
+	if len(parts) == 0 {
+		return o.Version
+	}
+	return o.Version + "+" + strings.Join(parts, ".")
 }
 
 // Compiled makes a wheel as DeepSpeed's setup.py and strip leave it, and
@@ -144,9 +202,13 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 		files[path] = string(op.assemble(t, opt.CPU.Machine()))
 	}
 	if opt.Stable != "" {
+		cuda := ""
+		if slices.ContainsFunc(opt.Ops, func(op Op) bool { return len(op.SASS) > 0 }) {
+			cuda = opt.cudaMajor()
+		}
 		record, told, _ := strings.Cut(files["deepspeed/git_version_info_installed.py"], "torch_info=")
 		files["deepspeed/git_version_info_installed.py"] = "from deepspeed import _stable_abi\n\n" + record +
-			"torch_info=_stable_abi.torch_info(" + strings.TrimSpace(told) + ", '')\n"
+			"torch_info=_stable_abi.torch_info(" + strings.TrimSpace(told) + ", '" + cuda + "')\n"
 		files["deepspeed/_stable_abi.py"] = "def expose(module, cuda=''):\n    pass\n\ndef torch_info(built, cuda):\n    return built\n"
 	}
 	for name, text := range opt.Scripts {
@@ -173,28 +235,12 @@ func Packed(t testing.TB, dir string, opt Options) string {
 
 func pack(t testing.TB, dir string, opt Options) (string, wheel.Build) {
 	t.Helper()
-	m := wheel.Manifest{
-		Source: wheel.Source{Kind: "release", Ref: opt.Version, SHA256: strings.Repeat("ab", 32)},
-		CPU:    string(opt.CPU), PlanDigest: opt.Plan,
-		Base: wheel.Base{Ref: "base.tar", Digest: "sha256:" + strings.Repeat("ef", 32)}, Env: map[string]string{},
-		OpsRequested: []string{}, ArchsRequested: []string{},
-	}
-	if opt.Commit != "" {
-		m.Source.Kind, m.Source.Ref, m.Source.Commit = "git", "git+https://example.org/deepspeed@main", opt.Commit
-	}
-	for _, op := range opt.Ops {
-		m.OpsRequested = append(m.OpsRequested, op.Name)
-	}
-	if opt.Stable != "" {
-		m.TorchABI = &wheel.TorchABI{Stable: true, Min: opt.Stable}
-		m.Torch, m.CUDA, m.Python = opt.Stable, strings.Split(opt.CUDA, ".")[0], "3.10+"
-	}
 	build := wheel.Build{
 		GCC: "12.2.0", Python: "3." + strings.TrimPrefix(opt.Python, "cp3"), Torch: opt.Torch, CUDA: opt.CUDA,
 		ByteCode: opt.ByteCode,
 		Packages: []wheel.Package{{PURL: "pkg:pypi/torch@" + opt.Torch, File: "RECORD", SHA256: strings.Repeat("01", 32)}},
 	}
-	path, err := wheel.Pack(t.Context(), Compiled(t, t.TempDir(), opt), dir, m, build)
+	path, err := wheel.Pack(t.Context(), Compiled(t, t.TempDir(), opt), dir, opt.manifest(), build)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,159 @@
+package wheel
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Kind is a set of builds that can share a page of an index, on which installers take the highest version, and of equal
+// versions the highest build tag.
+type Kind string
+
+// The kinds of wheels.
+const (
+	KindComplete Kind = "complete" // all default ops of a release, for every GPU, torch with CUDA 13 and the default CPU level
+	KindAllOps   Kind = "all-ops"  // the same with all ops
+	KindCUDA12   Kind = "cuda12"   // the same with the default ops, for torch with CUDA 12
+	KindCustom   Kind = "custom"   // of the stable ABI, and none of these
+	KindTorch    Kind = "torch"    // for one minor version of torch
+)
+
+// The CUDA of complete builds, and the label of builds with all ops.
+const (
+	completeCUDA = "13"
+	allOpsLabel  = "allops"
+)
+
+// KindOf returns the kind of a wheel. A wheel whose version does not follow from its manifest is custom.
+func KindOf(m Manifest) Kind {
+	_, local, _ := strings.Cut(m.Version, "+")
+	switch {
+	case !m.TorchABI.IsStable():
+		return KindTorch
+	case m.Source.Kind != "release" || local != m.Label(local == allOpsLabel):
+		return KindCustom
+	case local == "":
+		return KindComplete
+	case local == allOpsLabel:
+		return KindAllOps
+	case local == "cu12":
+		return KindCUDA12
+	}
+	return KindCustom
+}
+
+// Label returns the local part of the version of a wheel of the stable ABI, without the part that identifies the
+// sources: what distinguishes it from a complete build. It is "" for a complete build.
+func (m Manifest) Label(allOps bool) string {
+	var parts []string
+	ops, byDefault := slices.Sorted(slices.Values(m.OpsRequested)), slices.Sorted(slices.Values(DefaultOps()))
+	switch {
+	case allOps:
+		parts = append(parts, allOpsLabel)
+	case !slices.Equal(ops, byDefault):
+		sum := sha256.Sum256([]byte(strings.Join(ops, ",")))
+		parts = append(parts, fmt.Sprintf("ops%x", sum[:4]))
+	}
+	archs, _ := ParseArchs(m.ArchsRequested) // of a hostile manifest none
+	parts = append(parts, archLabels(archs)...)
+	if cpu := CPULevel(m.CPU); cpu != DefaultCPU(cpu.Machine()) {
+		parts = append(parts, cpu.Short())
+	}
+	if m.CUDA != completeCUDA {
+		parts = append(parts, "cu"+m.CUDA)
+	}
+	if m.Env[KeepDebugVariable] != "" {
+		parts = append(parts, "debug")
+	}
+	return strings.Join(parts, ".")
+}
+
+// HasAllOps reports whether the version of a wheel of the stable ABI says that all ops were requested.
+func (m Manifest) HasAllOps() bool {
+	_, local, _ := strings.Cut(m.Version, "+")
+	return slices.Contains(strings.Split(local, "."), allOpsLabel)
+}
+
+// checkLabel compares the local part of the version with what the manifest says of the build.
+func (m Manifest) checkLabel() []string {
+	sources, label, ok := splitLabel(m.Version)
+	if !m.TorchABI.IsStable() || ok && label == m.Label(m.HasAllOps()) && (sources == "") == (m.Source.Kind == "release") {
+		return nil
+	}
+	return []string{fmt.Sprintf("version %s does not match the manifest, which has sources of kind %s and the label %q",
+		m.Version, m.Source.Kind, m.Label(m.HasAllOps()))}
+}
+
+// BuildTag returns the build tag in the wheel's file name (PEP 427): the number of the recipe and the first digits of the
+// plan's digest. It is "" for a wheel for one minor version of torch. Installers compare the number.
+func (m Manifest) BuildTag() string {
+	if m.Recipe == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d_%.8s", m.Recipe, m.PlanDigest)
+}
+
+// labelForm matches the local part of a version that dsbuild gives: first the sources, if they are not a release, then
+// the targets.
+var labelForm = regexp.MustCompile(`^((?:[gs][0-9a-f]{7}(?:\.|$))*)` +
+	`(torch\d.*|(?:(?:allops|ops[0-9a-f]{8}|sm\d+|ptx\d+|v\d|cu\d\d|debug)(?:\.|$))*)$`)
+
+// splitLabel returns the parts of a version's local part that identify the sources and the targets. ok is false for a
+// version that dsbuild does not give.
+func splitLabel(version string) (sources, targets string, ok bool) {
+	_, local, _ := strings.Cut(version, "+")
+	m := labelForm.FindStringSubmatch(local)
+	if m == nil {
+		return "", "", false
+	}
+	return strings.TrimSuffix(m[1], "."), m[2], true
+}
+
+// SourceVersion returns the part of a version of DeepSpeed that identifies the sources: two wheels of the same
+// sources, for two kinds of GPU, have the same. A version that dsbuild does not give is returned unchanged.
+func SourceVersion(version string) string {
+	release, _, _ := strings.Cut(version, "+")
+	switch sources, _, ok := splitLabel(version); {
+	case !ok:
+		return version
+	case sources != "":
+		return release + "+" + sources
+	}
+	return release
+}
+
+// Release returns the release of DeepSpeed that a wheel's version was built from; "" if its sources were others, such as
+// a commit or changed files.
+func Release(version string) string {
+	if sources := SourceVersion(version); !strings.Contains(sources, "+") {
+		return sources
+	}
+	return ""
+}
+
+// LocalVersion returns the local part of the version of a wheel for one minor version of torch, which names the
+// wheel's targets: torch2.15.cu132.sm80.ptx90.v3. If everyGPU is true, "all" stands for the archs. A wheel without
+// device code has no archs.
+func LocalVersion(torch, cuda string, archs []Arch, everyGPU bool, cpu CPULevel) string {
+	parts := []string{"torch" + Minor(torch), "cu" + strings.ReplaceAll(Minor(cuda), ".", "")}
+	if everyGPU && len(archs) > 0 {
+		parts, archs = append(parts, "all"), nil
+	}
+	parts = append(parts, archLabels(archs)...)
+	return strings.Join(append(parts, cpu.Short()), ".")
+}
+
+// archLabels returns archs as parts of a version: those with machine code, then those with PTX.
+func archLabels(archs []Arch) []string {
+	var sass, ptx []string
+	for _, a := range archs {
+		sass = append(sass, a.SM())
+		if a.PTX {
+			ptx = append(ptx, strings.Replace(a.SM(), "sm", "ptx", 1))
+		}
+	}
+	return append(sass, ptx...)
+}
