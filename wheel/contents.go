@@ -13,6 +13,7 @@ import (
 type Contents struct {
 	Name       string      `json:"name"`
 	Version    string      `json:"version"`
+	Build      string      `json:"build"`    // build tag of the file's name, which tells builds of one version apart
 	Tags       []string    `json:"tags"`     // python-abi-platform, expanded; of the file's name, else of WHEEL
 	Requires   []string    `json:"requires"` // PEP 508, one requirement each
 	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel

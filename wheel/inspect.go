@@ -36,7 +36,7 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 		return Contents{}, err
 	}
 	c := Contents{
-		Name: meta.Name, Version: meta.Version,
+		Name: meta.Name, Version: meta.Version, Build: a.file.Build,
 		Tags:     a.file.Tags, // installers go by these, whatever WHEEL says
 		Requires: append([]string{}, meta.RequiresDist...),
 	}

@@ -133,6 +133,7 @@ func printContents(w io.Writer, c wheel.Contents) error {
 		return err
 	}
 	for _, fact := range [][]string{
+		{"build", c.Build},
 		{"tags", strings.Join(c.Tags, ", ")},
 		{"built for", builtFor(c)},
 		{"ops", strings.Join(c.Ops, ", ")},
