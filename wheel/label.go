@@ -125,10 +125,13 @@ func SourceVersion(version string) string {
 	return release
 }
 
-// Release returns the release of DeepSpeed that a wheel's version was built from; "" if its sources were others, such as
-// a commit or changed files.
-func Release(version string) string {
-	if sources := SourceVersion(version); !strings.Contains(sources, "+") {
+// Release returns the release of DeepSpeed that the wheel was built from; "" if its sources were others, such as a commit
+// or changed files. If dsbuild did not build the wheel, its version decides.
+func (m Manifest) Release() string {
+	if m.Source.Kind == "release" {
+		return m.Source.Ref
+	}
+	if sources := SourceVersion(m.Version); m.Source.Kind == "" && !strings.Contains(sources, "+") {
 		return sources
 	}
 	return ""

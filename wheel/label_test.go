@@ -53,8 +53,11 @@ func TestLabelAndKind(t *testing.T) {
 		if got := wheel.KindOf(m); got != c.kind || m.HasAllOps() != c.allOps {
 			t.Errorf("%s: kind %s, all ops %v; want %s", m.Version, got, m.HasAllOps(), c.kind)
 		}
-		if got := wheel.Release(m.Version); got != "0.19.8" {
+		if got := m.Release(); got != "0.19.8" {
 			t.Errorf("%s: release %q", m.Version, got)
+		}
+		if m.Source.Kind = "git"; m.Release() != "" {
+			t.Errorf("%s of a commit: release %q, although its sources are none", m.Version, m.Release())
 		}
 	}
 	arm := complete()
@@ -110,7 +113,7 @@ func TestSourceVersion(t *testing.T) {
 		if strings.Contains(want, "+") {
 			release = ""
 		}
-		if got := wheel.Release(version); got != release {
+		if got := (wheel.Manifest{Version: version}).Release(); got != release {
 			t.Errorf("%s: release %q, want %q", version, got, release)
 		}
 	}
@@ -133,6 +136,9 @@ func TestBuildTag(t *testing.T) {
 		}
 		if got := wheel.KindOf(*v.Manifest); got != kind || filepath.Base(path) != stem+"manylinux_2_17_x86_64.whl" {
 			t.Errorf("%s: %s is of kind %s", kind, filepath.Base(path), got)
+		}
+		if got := v.Contents.Build; got != v.Manifest.BuildTag() {
+			t.Errorf("%s: the contents have build %q, want %q", kind, got, v.Manifest.BuildTag())
 		}
 		if wheelFile := wheeltest.Read(t, path)[wheeltest.Member(t, wheeltest.Read(t, path), ".dist-info/WHEEL")]; strings.Contains(wheelFile, "\nBuild: 1_cdcdcdcd\nTag: ") != (kind != wheel.KindTorch) {
 			t.Errorf("%s: WHEEL:\n%s", kind, wheelFile)

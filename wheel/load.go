@@ -41,7 +41,8 @@ func buildHint() string {
 }
 
 // LoadAll reads the wheel at path, or every wheel in the folder at path. It counts copies of a
-// wheel once. A damaged wheel is an error with exit code 4.
+// wheel once. Of several builds of a wheel only the newest counts, as for installers. A damaged wheel is an error with exit
+// code 4.
 func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -83,7 +84,11 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 			loaded = append(loaded, w)
 		}
 	}
-	return loaded, nil
+	return slices.DeleteFunc(slices.Clone(loaded), func(w Loaded) bool {
+		return slices.ContainsFunc(loaded, func(o Loaded) bool {
+			return o.Manifest.Recipe > w.Manifest.Recipe && WithoutBuildTag(o.Manifest.Name) == WithoutBuildTag(w.Manifest.Name)
+		})
+	}), nil
 }
 
 // Load verifies a wheel of any distribution. For a wheel that dsbuild did not build, it derives the manifest from

@@ -3,6 +3,7 @@ package wheel_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,32 @@ func copyFile(t *testing.T, from, to string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Of several builds of a wheel, a folder gives the newest. Builds of one recipe and wheels for other machines all count.
+func TestLoadTakesTheNewestBuild(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var want []string
+	for i, o := range []struct {
+		recipe int
+		plan   string
+		cpu    wheel.CPULevel
+	}{{9, "a", ""}, {10, "b", ""}, {10, "c", ""}, {1, "d", wheel.CPUArm}} {
+		opt := wheeltest.OfKind(wheel.KindComplete)
+		opt.Recipe, opt.Plan, opt.CPU = o.recipe, strings.Repeat(o.plan, 64), o.cpu
+		if path := wheeltest.Packed(t, dir, opt); i > 0 {
+			want = append(want, filepath.Base(path))
+		}
+	}
+	var got []string
+	for _, w := range load(t, dir) {
+		got = append(got, w.Manifest.Name)
+	}
+	slices.Sort(want)
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -276,6 +276,15 @@ func ParseFileName(name string) (FileName, error) {
 	return f, nil
 }
 
+// WithoutBuildTag returns the name of a .whl file without its build tag: it is equal for builds of one wheel.
+func WithoutBuildTag(name string) string {
+	parts := strings.Split(name, "-")
+	if len(parts) == 6 {
+		parts = slices.Delete(parts, 2, 3)
+	}
+	return strings.Join(parts, "-")
+}
+
 var (
 	buildTag = regexp.MustCompile(`^[0-9][A-Za-z0-9_.]*$`)
 	tagSet   = regexp.MustCompile(`^[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-[A-Za-z0-9_.]+$`)

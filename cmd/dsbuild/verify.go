@@ -28,15 +28,16 @@ func newVerifyCommand(a *app) *cobra.Command {
 		Short:      "Report nodes that have drifted",
 		Long: `Report nodes that have drifted from the others, and how they differ.
 
-All nodes should run the versions that most nodes run: DeepSpeed, torch, CUDA,
-NCCL, Python and transformers. Every file of DeepSpeed, whichever tool installed
-it, is compared with its RECORD, dsbuild's installation record and the other
-nodes; then every op is loaded. Different drivers, glibc versions, CPUs and GPUs
-are listed but allowed. Nothing is changed on the nodes.
+All nodes should run what most nodes run: the same build of DeepSpeed, named by
+the sha256 of its wheel, and the same versions of torch, CUDA, NCCL, Python and
+transformers. Every file of DeepSpeed, whichever tool installed it, is compared
+with its RECORD, dsbuild's installation record and the other nodes; then every op
+is loaded. Different drivers, glibc versions, CPUs and GPUs are listed but
+allowed. Nothing is changed on the nodes.
 
 With --wheel, each node must run the given wheel or, from a directory, its best
-match. Use --wheel if the nodes need different wheels, for example for two
-Python versions.`,
+match, the newest of several builds. Use --wheel if the nodes need different
+wheels, for example for two Python versions.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild check" tests whether the nodes are ready for a job; "dsbuild verify-wheel" checks wheel files.`,
 		},

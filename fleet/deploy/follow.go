@@ -43,9 +43,11 @@ func (n *nodeState) follow(ctx context.Context) error {
 		err := nodeerr.Errorf("shares an environment with %s, but sees different files", name)
 		return fault.WithHint(err, lateHint)
 	}
-	if n.recordSHA256 != leader.recordSHA256 || n.after.String() != leader.after.String() {
-		err := nodeerr.Errorf("shares an environment with %s, which now has %s, but this node sees %s",
-			name, leader.after.String(), n.after.String())
+	if now, sees := leader.after.String(), n.after.String(); n.recordSHA256 != leader.recordSHA256 || sees != now {
+		if sees == now {
+			sees = "it with another RECORD"
+		}
+		err := nodeerr.Errorf("shares an environment with %s, which now has %s, but this node sees %s", name, now, sees)
 		return fault.WithHint(err, lateHint)
 	}
 	return nil

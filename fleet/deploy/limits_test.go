@@ -49,7 +49,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
-	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "node reported: pip timed out after 20 s; rolled back to DeepSpeed "+n.Before.Version {
+	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "node reported: pip timed out after 20 s; rolled back to "+n.Before.String() {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)

@@ -325,7 +325,7 @@ func replaced(d *node.Installed, w *wheel.Loaded) string {
 func buildHint(offered []wheel.Loaded) string {
 	release := ""
 	for _, w := range offered {
-		of := wheel.Release(w.Version)
+		of := w.Manifest.Release()
 		if of == "" || release != "" && release != of {
 			return "build a wheel for this node with dsbuild ship, from the DeepSpeed that it should run (--deepspeed)"
 		}

@@ -45,7 +45,7 @@ func previousName(p *node.Previous) string {
 	case p.Version == "":
 		return "no DeepSpeed"
 	}
-	return "DeepSpeed " + p.Version
+	return (&report.Version{Version: p.Version, SHA256: p.SHA256}).Plain().String()
 }
 
 // rollBack tells the agent to exchange the installed version for the previous one.
@@ -64,7 +64,7 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		return nil
 	}
 	now := b.Previous
-	if now == nil || planned.Interrupted || now.Last() != planned.Last() || now.Version != planned.Version {
+	if now == nil || planned.Interrupted || now.Last() != planned.Last() || previousName(now) != previousName(planned) {
 		err := fmt.Errorf("environment changed after the probe: rollback would restore %s, not %s",
 			previousName(now), previousName(planned))
 		return fault.WithHint(err, "check with --dry-run, then rerun the rollback")

@@ -56,7 +56,7 @@ func (n *nodeState) outcome(is change.UndoReply, before *report.Version, err err
 		return errors.New("rolled back; DeepSpeed is not installed")
 	}
 	n.Changed, n.after = false, before
-	return nodeerr.Errorf("rolled back to DeepSpeed %s", nodeerr.Own(before.Version))
+	return nodeerr.Errorf("rolled back to %s", nodeerr.Own(before.String()))
 }
 
 // describeUnseen describes the state of the node, whose undo failed or gave no answer.

@@ -507,7 +507,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	f.opt.Wheels = []wheel.Loaded{older}
 	r := f.look(t)
 	for _, n := range r.Nodes {
-		if n.Status != report.Differs || n.Error != "runs DeepSpeed "+f.wheel.Version+", not "+older.Manifest.Name || n.Wheel != older.Manifest.Name {
+		if n.Status != report.Differs || n.Error != fmt.Sprintf("runs %s, not %s (sha256 %.12s)", n.After, older.Manifest.Name, older.Manifest.SHA256) || n.Wheel != older.Manifest.Name {
 			t.Errorf("%s: %s", n.Name, n.Error)
 		}
 	}
@@ -520,7 +520,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	other := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{adam: "rebuilt = 1\n"}}))[0]
 	f.opt.Wheels = []wheel.Loaded{other}
 	r = f.look(t)
-	want := fmt.Sprintf("%s does not match the wheel; runs another wheel of this version (sha256 %.12s), not %s (%.12s)", adam, f.wheel.Manifest.SHA256, other.Manifest.Name, other.Manifest.SHA256)
+	want := fmt.Sprintf("runs DeepSpeed %s (sha256 %.12s), not %s (sha256 %.12s)", f.wheel.Version, f.wheel.Manifest.SHA256, other.Manifest.Name, other.Manifest.SHA256)
 	if n := r.Nodes[0]; n.Error != want {
 		t.Errorf("%s\n%s", n.Error, want)
 	}

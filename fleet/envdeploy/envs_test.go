@@ -618,6 +618,14 @@ func TestChangedFilesAreNamed(t *testing.T) {
 			t.Errorf("%s: a rollback would go to the changed environment %s, left %q", name, link, leftovers(t, s))
 		}
 	}
+	// Without the wheels, the note on the environment tells what was deployed.
+	must(t, os.RemoveAll(s.Home))
+	copyTree(t, sound, s.Home)
+	must(t, replaceRecorded(packages, "alpha/__init__.py", "x = 1\n"))
+	opt.Hosts, opt.Files, opt.Verify = opt.Hosts[:1], nil, verify.LevelFiles
+	if n := look(t, opt).Nodes[0]; strings.Join(n.Differs, ", ") != "alpha 1.0 is another build than was deployed" {
+		t.Errorf("%q", n.Differs)
+	}
 }
 
 // copyTree copies a directory, with times and hard links.

@@ -26,8 +26,9 @@ type environmentFiles struct {
 	Digest   string                      `json:"digest"`      // of all files that belong to packages
 	Tree     string                      `json:"python_tree"` // of its Python, if one came along
 	Packages map[string]installedPackage `json:"packages"`
-	Wrong    []string                    `json:"wrong"` // files that are not as RECORD says
-	More     int                         `json:"more"`  // how many more there are
+	Replaced []string                    `json:"replaced"` // packages with other files than after the deploy
+	Wrong    []string                    `json:"wrong"`    // files that are not as RECORD says
+	More     int                         `json:"more"`     // how many more there are
 }
 
 type installedPackage struct {
@@ -95,7 +96,7 @@ func (n *nodeState) compareWithLock() error {
 func recreateHint() string { return "recreate it: " + fault.Deploy("--force").String() }
 
 // differences lists the differences between the node's environment and the lock. If dsbuild does not
-// have a wheel of the lock here, only the node compares its files, with RECORD.
+// have a wheel of the lock here, only the node compares its files: with RECORD, and with those that were deployed.
 func (n *nodeState) differences() []string {
 	out := slices.Clone(n.files.Wrong)
 	if n.files.More > 0 {
@@ -119,6 +120,8 @@ func (n *nodeState) differences() []string {
 			out = append(out, fmt.Sprintf("files of %s do not match %s", f.Name, f.File))
 		case wheel.CompareVersions(p.Version, f.Version) != 0 && normalVersion(p.Version) != normalVersion(f.Version):
 			out = append(out, fmt.Sprintf("%s is %s, not %s", f.Name, node.PlainVersion(p.Version), f.Version))
+		case want == "" && slices.Contains(n.files.Replaced, f.Name):
+			out = append(out, fmt.Sprintf("%s %s is another build than was deployed", f.Name, f.Version))
 		}
 	}
 	for name := range n.files.Packages {

@@ -257,7 +257,7 @@ func (r Resolver) Files(ctx context.Context, s *Spec, k Platform, locals, known 
 	}
 	var out []File
 	for _, p := range packages {
-		f, err := r.file(p, s.Python, k, locals)
+		f, err := r.file(p, s.Python, k, locals, known)
 		if err != nil {
 			return nil, err
 		}
@@ -270,8 +270,9 @@ func (r Resolver) Files(ctx context.Context, s *Spec, k Platform, locals, known 
 	return out, nil
 }
 
-// file takes the one wheel of a resolved package that a pip on such a node would take.
-func (r Resolver) file(p lockedPackage, python string, k Platform, locals []File) (File, error) {
+// file takes the one wheel of a resolved package that a pip on such a node would take. If it differs from a known one only
+// in its build tag, it takes that: a version has several builds, and a new one does not change a lock.
+func (r Resolver) file(p lockedPackage, python string, k Platform, locals, known []File) (File, error) {
 	if at := indexOf(locals, p.Name); at >= 0 {
 		return locals[at], nil
 	}
@@ -282,6 +283,11 @@ func (r Resolver) file(p lockedPackage, python string, k Platform, locals []File
 	f, err := choose(all, python, k)
 	if err != nil {
 		return File{}, fmt.Errorf("%s %s: %w", p.Name, p.Version, err)
+	}
+	if at := indexOf(known, p.Name); at >= 0 && wheel.WithoutBuildTag(known[at].File) == wheel.WithoutBuildTag(f.File) {
+		if same := slices.IndexFunc(all, func(o File) bool { return o.SHA256 == known[at].SHA256 }); same >= 0 {
+			f.File, f.SHA256, f.Size = all[same].File, all[same].SHA256, all[same].Size
+		}
 	}
 	if f.SHA256 == "" {
 		return File{}, fmt.Errorf("%s: no sha256 on the index", f.File)

@@ -106,6 +106,11 @@ func TestLockListsEveryFileForEachKind(t *testing.T) {
 	}
 	// What is asked for anew comes along, and the versions that are there stay.
 	x.Add(t, wheelindex.Wheel{Name: "epsilon", Version: "3"})
+	newer := x.Add(t, wheelindex.Wheel{Name: "beta", Version: "1.1", Tag: "cp311-cp311-manylinux_2_17_x86_64", Files: map[string]string{"beta/built.py": "again = 1\n"}})
+	if err := os.Rename(newer, strings.Replace(newer, "-1.1-", "-1.1-2_bbbbbbbb-", 1)); err != nil {
+		t.Fatal(err)
+	}
+	x.Add(t, wheelindex.Wheel{Name: "beta", Version: "1.1", Tag: "cp311-cp311-manylinux_2_17_x86_64"})
 	r = resolver(t, x) // which has not read the index yet
 	more, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\ncompanions: ["+filepath.Base(local)+"]\nrequirements: [epsilon]\n"), kinds, read, dir)
 	if err != nil {
@@ -113,6 +118,10 @@ func TestLockListsEveryFileForEachKind(t *testing.T) {
 	}
 	if got := names(more.Sets[0]); len(got) != 4 || got[1] != "beta-1.1-cp311-cp311-manylinux_2_17_x86_64.whl" || got[3] != "epsilon-3-py3-none-any.whl" {
 		t.Errorf("%q", got)
+	}
+	pinned := spec(t, dir, "name: train\npython: 3.11\nrequirements: [beta==1.1]\n")
+	if fresh, err := r.Resolve(t.Context(), pinned, kinds[:1], nil, dir); err != nil || names(fresh.Sets[0])[0] != "beta-1.1-2_bbbbbbbb-cp311-cp311-manylinux_2_17_x86_64.whl" {
+		t.Errorf("%v, %v: without a lock, the newest build is taken", fresh, err)
 	}
 	// A deterministic lock: from nothing twice the same.
 	one, err1 := r.Resolve(t.Context(), s, kinds, nil, dir)

@@ -214,7 +214,7 @@ func (n Node) cells(verified bool) []string {
 	}
 	switch {
 	case n.After != nil:
-		deepspeed = n.After.Version
+		deepspeed = n.After.Build()
 	case n.StateUnknown:
 		deepspeed = "?"
 	}
@@ -264,10 +264,8 @@ func (r *Report) Verdict() string {
 	what := "no deepspeed"
 	switch {
 	case first.After == nil:
-	case len(r.Wheels) <= 1 && first.After.SHA256 != "":
-		what = fmt.Sprintf("deepspeed %s (sha256 %.8s)", first.After.Version, first.After.SHA256)
 	case len(r.Wheels) <= 1:
-		what = "deepspeed " + first.After.Version
+		what = "deepspeed " + first.After.Build()
 	default:
 		what = fmt.Sprintf("deepspeed %s in %d wheels", publicPart(first.After.Version), len(r.Wheels))
 	}

@@ -329,12 +329,20 @@ type Version struct {
 	SHA256  string `json:"sha256"` // of the installed wheel; "" if dsbuild did not install it
 }
 
-// String names the version for a message. A nil Version stands for none.
+// String names the build for a message. A nil Version stands for none.
 func (v *Version) String() string {
 	if v == nil {
 		return "no DeepSpeed"
 	}
-	return "DeepSpeed " + v.Version
+	return "DeepSpeed " + v.Build()
+}
+
+// Build returns the version with what distinguishes two builds of it: the wheel's sha256, if dsbuild installed it.
+func (v *Version) Build() string {
+	if v.SHA256 == "" {
+		return v.Version
+	}
+	return fmt.Sprintf("%s (sha256 %s)", v.Version, ShortSum(v.SHA256))
 }
 
 // Plain returns the version without characters that no version has: the text came from a node.

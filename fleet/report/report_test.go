@@ -72,14 +72,14 @@ func TestVerdictAndExitCode(t *testing.T) {
 		verdict string
 		code    int
 	}{
-		"all equal": {"deploy", false, func([]report.Node) {}, "3 nodes ok, all equal: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0, CUDA 13.2", 0},
+		"all equal": {"deploy", false, func([]report.Node) {}, "3 nodes ok, all equal: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaaaaaa), torch 2.15.0, CUDA 13.2", 0},
 		"another torch": {
 			"deploy", false, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
 			"3 nodes ok, but running different software", 3,
 		},
 		"another torch on purpose": {
 			"verify", true, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
-			"3 nodes ok: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0 and 2.14.0, CUDA 13.2; differences: torch", 0,
+			"3 nodes ok: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaaaaaa), torch 2.15.0 and 2.14.0, CUDA 13.2; differences: torch", 0,
 		},
 		"two wheels": {"ship", true, func(all []report.Node) {
 			all[2].After = &report.Version{Version: "0.19.8+torch2.15cu128", SHA256: sum("b")}
@@ -124,7 +124,7 @@ func TestVerdictAndExitCode(t *testing.T) {
 			for i := range all {
 				all[i].Environment = &report.Environment{Name: "train", Digest: sum("e")}
 			}
-		}, "3 nodes ok, all equal: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0, CUDA 13.2, environment train eeeeeeeeeeee", 0},
+		}, "3 nodes ok, all equal: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaaaaaa), torch 2.15.0, CUDA 13.2, environment train eeeeeeeeeeee", 0},
 		"found, not installed": {"verify", false, func(all []report.Node) {
 			for i := range all {
 				all[i].After, all[i].Proven = &report.Version{Version: "0.19.8"}, true
@@ -154,10 +154,10 @@ func TestReportForPeople(t *testing.T) {
 	all[4].Status, all[4].Error = report.Skipped, "an earlier group failed"
 	want := strings.Join([]string{
 		"NODES STATUS DEEPSPEED TORCH CUDA STEP SECONDS",
-		"gpu[01-02] ok 0.19.8+torch2.15cu132 2.15.0 13.2 record 9.0",
-		"gpu03 ok, unchanged 0.19.8+torch2.15cu132 2.15.0 13.2 record 3.5",
+		"gpu[01-02] ok 0.19.8+torch2.15cu132 (sha256 aaaaaaaaaaaa) 2.15.0 13.2 record 9.0",
+		"gpu03 ok, unchanged 0.19.8+torch2.15cu132 (sha256 aaaaaaaaaaaa) 2.15.0 13.2 record 3.5",
 		"gpu04 unreachable ? - - connect 3.5",
-		"gpu05 skipped 0.19.8+torch2.15cu132 2.15.0 13.2 record 3.5",
+		"gpu05 skipped 0.19.8+torch2.15cu132 (sha256 aaaaaaaaaaaa) 2.15.0 13.2 record 3.5",
 		"gpu04: connect: no route to host",
 		"hint: is it on?",
 		"log: /logs/gpu04.log",
@@ -166,6 +166,24 @@ func TestReportForPeople(t *testing.T) {
 	}, "\n")
 	if got := screenOf(t, reported("deploy", false, all)); got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
+	}
+}
+
+// Nodes with two builds of one version do not share a row.
+func TestReportTellsBuildsApart(t *testing.T) {
+	t.Parallel()
+	all := well("gpu01", "gpu02", "gpu03")
+	for i, sha256 := range []string{sum("a"), sum("b"), ""} {
+		all[i].After = &report.Version{Version: "0.19.8", SHA256: sha256}
+	}
+	got := screenOf(t, reported("rollback", false, all))
+	for _, want := range []string{
+		"gpu01 ok 0.19.8 (sha256 aaaaaaaaaaaa) 2.15.0", "gpu02 ok 0.19.8 (sha256 bbbbbbbbbbbb) 2.15.0", "gpu03 ok 0.19.8 2.15.0",
+		"3 nodes ok, but running different software",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
 	}
 }
 
@@ -181,7 +199,7 @@ func TestVerifyTellsDifferences(t *testing.T) {
 	all[3].Notes = append(all[3].Notes, "another\nnote")
 	got := screenOf(t, reported("verify", false, all))
 	for _, want := range []string{
-		"NODES STATUS DEEPSPEED TORCH CUDA PYTHON SECONDS", "gpu[01-03] ok 0.19.8+torch2.15cu132 2.15.0 13.2 3.11.2 3.5",
+		"NODES STATUS DEEPSPEED TORCH CUDA PYTHON SECONDS", "gpu[01-03] ok 0.19.8+torch2.15cu132 (sha256 aaaaaaaaaaaa) 2.15.0 13.2 3.11.2 3.5",
 		"torch: 2.15.0 on gpu[01-03]; 2.14.0 on gpu04", "driver (may differ): 580.1 on gpu[01-03]; none on gpu04",
 		"glibc (may differ): 2.0 on gpu01; 2.1 on gpu02; 2.2 on gpu03; 2.3 on gpu04",
 		"gpu[01-04] (note): a note", "4 nodes ok, but running different software",

@@ -40,13 +40,13 @@ func hintAgainst(n *nodeState, d node.Deviation) string {
 	return deployHint()
 }
 
-// fitHint is the hint for a node on which a DeepSpeed of this version does not run.
-func (n *nodeState) fitHint(version string) string {
+// fitHint is the hint for a node on which a DeepSpeed with this manifest does not run.
+func (n *nodeState) fitHint(m wheel.Manifest) string {
 	if _, try := n.Facts.NoTorch(); try != "" {
 		return try
 	}
 	const alike = "match its environment to the other nodes'"
-	if release := wheel.Release(version); release != "" {
+	if release := m.Release(); release != "" {
 		return alike + ", or build a wheel for it: " + fault.Command{Do: "ship", Flags: []string{"--deepspeed", release}}.String()
 	}
 	return alike
@@ -63,7 +63,7 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 		compareProperties(group)
 	}
 	installed := slices.DeleteFunc(slices.Clone(all), func(n *nodeState) bool { return n.installed == nil })
-	version := func(n *nodeState) string { return n.installed.Version + " " + n.Facts.Tag }
+	version := func(n *nodeState) string { return n.installed.Version + " " + n.alike() }
 	for _, group := range groupBy(installed, version) {
 		// Compare the companion wheels of nodes that report the same version of them.
 		names := map[string]bool{}
@@ -84,21 +84,42 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 				})
 			}
 		}
-		free := slices.DeleteFunc(slices.Clone(group), func(n *nodeState) bool { return n.wheel != nil })
-		if len(free) > 0 { // the others were compared with their wheel
-			// Compare the sha256 of the wheels that nodes with one version were installed from.
-			came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
-				if f.DeepSpeed == nil {
-					return ""
-				}
-				return report.ShortSum(f.DeepSpeed.SHA256)
-			}}}
-			compareAll(free, came, hintAgainst)
-			compareFiles(free)
-		}
+		compareBuilds(slices.DeleteFunc(slices.Clone(group), func(n *nodeState) bool { return n.wheel != nil }))
 	}
 	for _, n := range all {
 		n.compareWithNote()
+	}
+}
+
+// compareBuilds compares nodes with one version that have no wheel to be compared with: first their build, by the wheel's
+// manifest, then the nodes with each build by the wheel's sha256 and by their files.
+func compareBuilds(group []*nodeState) {
+	sums, builds := map[string]string{}, map[*node.Installed]string{}
+	for _, n := range group {
+		if d := n.Facts.DeepSpeed; d != nil && d.SHA256 != "" {
+			sums[n.installed.build()] = fmt.Sprintf(" (sha256 %s)", report.ShortSum(d.SHA256))
+		}
+	}
+	for _, n := range group {
+		switch build := n.installed.build(); {
+		case n.Facts.DeepSpeed == nil:
+		case build == "":
+			builds[n.Facts.DeepSpeed] = "from another tool"
+		default:
+			builds[n.Facts.DeepSpeed] = build + sums[build]
+		}
+	}
+	built := func(f node.Facts) string { return builds[f.DeepSpeed] }
+	compareAll(group, []node.Property{{Name: "build", Must: true, Unknown: true, Of: built}}, hintAgainst)
+	came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
+		if f.DeepSpeed == nil {
+			return ""
+		}
+		return report.ShortSum(f.DeepSpeed.SHA256)
+	}}}
+	for _, alike := range groupBy(group, func(n *nodeState) string { return n.installed.build() }) {
+		compareAll(alike, came, hintAgainst)
+		compareFiles(alike)
 	}
 }
 
@@ -153,7 +174,7 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	}
 	if reasons := l.unfit(tables, *n.Facts); n.wheel == nil && len(reasons) > 0 {
 		n.runsOther = true
-		n.differ(n.fitHint(l.Version), "installed DeepSpeed is incompatible: %s", strings.Join(reasons, "; "))
+		n.differ(n.fitHint(l.manifest()), "installed DeepSpeed is incompatible: %s", strings.Join(reasons, "; "))
 	}
 	if l.Bare && n.Facts.Unreadable {
 		why, try := n.Facts.NoPermission()
@@ -229,30 +250,42 @@ func (n *nodeState) compareWithWheel(files map[string]map[string]string) {
 	if w == nil || d == nil || n.Facts.MissingPython() != "" {
 		return
 	}
-	name := w.Manifest.Name
-	n.runsOther = d.Version != w.Version || len(n.unfit) > 0
-	if d.Version != w.Version {
-		n.differ(deployHint(), "runs DeepSpeed %s, not %s", d.Version, name)
+	name, want := w.Manifest.Name, files[w.Manifest.SHA256]
+	n.proven = d.Version == w.Version && n.installed != nil && maps.Equal(want, n.installed.contents.files)
+	other := n.otherBuild(w)
+	n.runsOther = other != "" || len(n.unfit) > 0
+	if other != "" {
+		n.differ(deployHint(), "runs %s, not %s (sha256 %s)", other, name, report.ShortSum(w.Manifest.SHA256))
 	}
 	if len(n.unfit) > 0 {
-		n.differ(n.fitHint(w.Version), "%s is incompatible: %s", name, strings.Join(n.unfit, "; "))
+		n.differ(n.fitHint(w.Manifest), "%s is incompatible: %s", name, strings.Join(n.unfit, "; "))
 	}
-	if d.Version != w.Version || n.installed == nil {
+	if other != "" || n.installed == nil {
 		return
 	}
-	want := files[w.Manifest.SHA256]
 	if strays := n.strays(want); strays.Count > 0 {
 		n.differ(deployHint(), "%s", strays.sentence("does not match the wheel", "do not match the wheel"))
 	}
-	n.proven = maps.Equal(want, n.installed.contents.files)
-	switch {
-	case n.runsWheel(w):
-	case d.SHA256 != "":
-		n.differ(deployHint(), "runs another wheel of this version (sha256 %.12s), not %s (%.12s)",
-			d.SHA256, name, w.Manifest.SHA256)
-	case n.proven:
+	if n.proven && d.SHA256 == "" {
 		n.note("not installed by dsbuild, but all files match %s", name)
 	}
+}
+
+// otherBuild describes the DeepSpeed of a node that has another build than a wheel. It returns "" if it has that build, or
+// if its build is unknown.
+func (n *nodeState) otherBuild(w *wheel.Loaded) string {
+	d, build := n.Facts.DeepSpeed, n.installed.build()
+	switch {
+	case d.Version != w.Version, d.SHA256 != "" && !n.runsWheel(w):
+		return n.version().String()
+	case d.SHA256 != "", n.proven, build == w.Manifest.Name:
+		return ""
+	case build != "":
+		return build
+	case w.Manifest.PlanDigest != "" && n.installed != nil: // dsbuild built it
+		return n.version().String() + " from another tool"
+	}
+	return ""
 }
 
 // strays returns the files in which a node differs from want, except those that another
@@ -383,16 +416,27 @@ func (n *nodeState) matchesRecord() bool {
 // is only a note if the files are those of the wheel. A node's note proves nothing about
 // another node, because the node may lie.
 func (n *nodeState) compareWithNote() {
-	if n.installed == nil || n.installed.Noted == nil || n.installed.Noted.Same {
+	if n.installed == nil {
 		return
 	}
-	noted := n.installed.Noted
+	noted, build := n.installed.Noted, n.installed.build()
 	switch {
+	case noted == nil && build != "" && n.wheel == nil:
+		n.note("installed by another tool: %s", build)
+	case noted == nil, noted.Same:
 	case noted.Version != n.installed.Version:
 		n.note("dsbuild installed DeepSpeed %s, which another tool has replaced", noted.Version)
+	case build != noted.Wheel && (build != "" || hasBuildTag(noted.Wheel)):
+		n.note("dsbuild installed %s, which another tool has replaced by %s", noted.Wheel, cmp.Or(build, "a build that is not dsbuild's"))
 	case n.proven:
 		n.note("reinstalled by another tool")
 	default:
 		n.differ(deployHint(), "RECORD has changed since dsbuild installed %s", noted.Wheel)
 	}
+}
+
+// hasBuildTag reports whether a wheel has a build tag in its name, as the wheels have that dsbuild builds for every torch.
+func hasBuildTag(name string) bool {
+	f, err := wheel.ParseFileName(name)
+	return err == nil && f.Build != ""
 }

@@ -74,13 +74,16 @@ func (n *nodeState) withWheel(hint string) (expanded string, deploys bool) {
 	return expanded, deploys
 }
 
+// alike is equal for nodes that can run one wheel: their Python and machine type.
+func (n *nodeState) alike() string { return n.Facts.Tag + " " + n.Facts.Platform }
+
 // usualWheel is the wheel that most nodes run that are like a node and do not differ. If none does, it is the node's own.
 func (r *run) usualWheel(of *nodeState) *noted {
 	counts := map[string]int{}
 	var most *noted
 	tie := false
 	for _, n := range r.nodes {
-		if n.Facts == nil || len(n.differs)+len(n.broken) > 0 || n.Facts.Tag != of.Facts.Tag {
+		if n.Facts == nil || len(n.differs)+len(n.broken) > 0 || n.alike() != of.alike() {
 			continue
 		}
 		w := n.notedWheel()

@@ -96,6 +96,18 @@ func (i *installation) manifest() wheel.Manifest {
 	return m
 }
 
+// build returns the file name of the installed wheel, by its manifest. It returns "" if dsbuild did not build it.
+func (i *installation) build() string {
+	if i == nil {
+		return ""
+	}
+	name := i.manifest().Name
+	if _, err := wheel.ParseFileName(name); err != nil {
+		return ""
+	}
+	return name
+}
+
 // unfit returns the reasons why the installed DeepSpeed does not fit the node, by its manifest.
 func (i *installation) unfit(tables *compat.Tables, f node.Facts) []string {
 	if m := i.manifest(); m.Version != "" {
@@ -253,8 +265,8 @@ func (n *nodeState) runsWheel(w *wheel.Loaded) bool {
 }
 
 // chooseWheel returns the wheel that a node should run. Of several wheels that fit it, this is the one
-// that dsbuild installed there, else one with the installed version, else the one that a deploy
-// would choose. reasons say why no wheel fits, or why the only one does not.
+// that dsbuild installed there, else the installed build, else the only one with the installed version, else the one
+// that a deploy would choose. reasons say why no wheel fits, or why the only one does not.
 func (n *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
 	offered, tables := n.run.opt.Wheels, n.run.tables
 	switch len(offered) {
@@ -267,20 +279,28 @@ func (n *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
 	if n.Facts.DeepSpeed != nil {
 		version = n.Facts.DeepSpeed.Version
 	}
-	var same *wheel.Loaded
+	var build *wheel.Loaded
+	var same []*wheel.Loaded
 	for i := range offered {
-		if !tables.Fit(offered[i].Manifest, *n.Facts).OK() {
+		o := &offered[i]
+		if !tables.Fit(o.Manifest, *n.Facts).OK() {
 			continue
 		}
-		if n.runsWheel(&offered[i]) {
-			return &offered[i], nil
+		if n.runsWheel(o) {
+			return o, nil
 		}
-		if offered[i].Version == version {
-			same = &offered[i]
+		if o.Manifest.Name == n.installed.build() {
+			build = o
+		}
+		if o.Version == version {
+			same = append(same, o)
 		}
 	}
-	if same != nil {
-		return same, nil
+	switch {
+	case build != nil:
+		return build, nil
+	case len(same) == 1:
+		return same[0], nil
 	}
 	best, err := compat.Choose(tables, offered, *n.Facts)
 	if err != nil {

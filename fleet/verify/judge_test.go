@@ -43,6 +43,19 @@ func alike(n int) []*nodeState {
 	return r.nodes
 }
 
+// builtName is the file name of a build of DeepSpeed 0.19.8, by its build tag.
+func builtName(tag string) string {
+	return "deepspeed-0.19.8-" + tag + "-py3-none-manylinux_2_28_x86_64.whl"
+}
+
+// has makes a build the one that a node has.
+func (n *nodeState) has(tag string) {
+	n.installed.Manifest = json.RawMessage(`{"name": "` + builtName(tag) + `"}`)
+}
+
+// byAnotherTool makes another tool the one that installed a node's DeepSpeed.
+func (n *nodeState) byAnotherTool() { n.Facts.DeepSpeed.SHA256, n.installed.Noted = "", nil }
+
 // holds makes these the files of a node's DeepSpeed.
 func (n *nodeState) holds(files map[string]string) {
 	n.installed.contents = &contents{files: files, sum: fileList(files).digest()}
@@ -132,6 +145,43 @@ func TestJudge(t *testing.T) {
 			2, func(all []*nodeState) { all[0].installed.Noted.Same = false },
 			"gpu01: RECORD has changed since dsbuild installed deepspeed.whl",
 		},
+		"another build": {3, func(all []*nodeState) {
+			for i, s := range all {
+				s.has([]string{"1_aaaaaaaa", "1_aaaaaaaa", "2_bbbbbbbb"}[i])
+			}
+			all[2].Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64)
+			all[2].holds(map[string]string{"deepspeed/__init__.py": "33"})
+		}, "gpu03: build " + builtName("2_bbbbbbbb") + " (sha256 bbbbbbbbbbbb), but 2 of 3 nodes have " + builtName("1_aaaaaaaa") + " (sha256 aaaaaaaaaaaa)"},
+		"two builds": {2, func(all []*nodeState) {
+			all[0].has("1_aaaaaaaa")
+			all[1].has("2_bbbbbbbb")
+			all[1].byAnotherTool()
+		}, "gpu01: build: no majority: " + builtName("1_aaaaaaaa") + " (sha256 aaaaaaaaaaaa) on gpu01, " + builtName("2_bbbbbbbb") + " on gpu02\n" +
+			"gpu02: build: no majority: " + builtName("1_aaaaaaaa") + " (sha256 aaaaaaaaaaaa) on gpu01, " + builtName("2_bbbbbbbb") + " on gpu02\n" +
+			"gpu02 (note): installed by another tool: " + builtName("2_bbbbbbbb")},
+		"the package index's build": {3, func(all []*nodeState) {
+			all[0].has("1_aaaaaaaa")
+			all[1].has("1_aaaaaaaa")
+			all[2].byAnotherTool()
+			all[2].holds(map[string]string{"deepspeed/__init__.py": "33"})
+		}, "gpu03: build from another tool, but 2 of 3 nodes have " + builtName("1_aaaaaaaa") + " (sha256 aaaaaaaaaaaa)"},
+		"the same build by pip": {2, func(all []*nodeState) {
+			all[0].has("1_aaaaaaaa")
+			all[1].has("1_aaaaaaaa")
+			all[1].byAnotherTool()
+		}, "gpu02 (note): installed by another tool: " + builtName("1_aaaaaaaa")},
+		"another machine type": {2, func(all []*nodeState) {
+			all[0].Facts.Platform, all[1].Facts.Platform = "linux_x86_64", "linux_aarch64"
+			all[1].Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64)
+			all[1].holds(map[string]string{"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "33"})
+		}, ""},
+		"replaced by another build": {1, func(all []*nodeState) {
+			all[0].installed.Noted.Wheel, all[0].installed.Noted.Same = builtName("1_aaaaaaaa"), false
+			all[0].has("2_bbbbbbbb")
+		}, "gpu01 (note): dsbuild installed " + builtName("1_aaaaaaaa") + ", which another tool has replaced by " + builtName("2_bbbbbbbb")},
+		"replaced by the package index's": {1, func(all []*nodeState) {
+			all[0].installed.Noted.Wheel, all[0].installed.Noted.Same = builtName("1_aaaaaaaa"), false
+		}, "gpu01 (note): dsbuild installed " + builtName("1_aaaaaaaa") + ", which another tool has replaced by a build that is not dsbuild's"},
 		"companions": {3, func(all []*nodeState) {
 			for i, s := range all {
 				s.Facts.Dists = map[string]string{"numpy": "2.3.2"}
@@ -155,7 +205,7 @@ func TestJudge(t *testing.T) {
 func TestJudgeByWheel(t *testing.T) {
 	t.Parallel()
 	sum := strings.Repeat("a", 64)
-	m := wheel.Manifest{Name: "deepspeed-0.19.8.whl", Version: "0.19.8", SHA256: sum}
+	m := wheel.Manifest{Name: builtName("2_bbbbbbbb"), Version: "0.19.8", SHA256: sum, PlanDigest: strings.Repeat("b", 64)}
 	w := &wheel.Loaded{Version: "0.19.8", Manifest: m}
 	files := map[string]map[string]string{sum: {"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "22"}}
 	for name, c := range map[string]struct {
@@ -165,8 +215,8 @@ func TestJudgeByWheel(t *testing.T) {
 		"it": {func(*nodeState) {}, ""},
 		"another": {func(s *nodeState) {
 			s.Facts.DeepSpeed.Version, s.installed.Version, s.installed.Noted.Version = "0.18.0", "0.18.0", "0.18.0"
-		}, "gpu01: runs DeepSpeed 0.18.0, not deepspeed-0.19.8.whl"},
-		"unfit": {func(s *nodeState) { s.unfit = []string{"it needs glibc 2.40"} }, "gpu01: deepspeed-0.19.8.whl is incompatible: it needs glibc 2.40"},
+		}, "gpu01: runs DeepSpeed 0.18.0 (sha256 aaaaaaaaaaaa), not NAME (sha256 aaaaaaaaaaaa)"},
+		"unfit": {func(s *nodeState) { s.unfit = []string{"it needs glibc 2.40"} }, "gpu01: NAME is incompatible: it needs glibc 2.40"},
 		"none chosen": {
 			func(s *nodeState) { s.wheel, s.unfit = nil, []string{"no wheel fits it: a, b"} },
 			"gpu01: cannot choose a wheel: no wheel fits it: a, b",
@@ -174,20 +224,35 @@ func TestJudgeByWheel(t *testing.T) {
 		"altered": {func(s *nodeState) {
 			s.holds(map[string]string{"deepspeed/__init__.py": "00", "deepspeed/ops/adam.so": "22"})
 		}, "gpu01: deepspeed/__init__.py does not match the wheel"},
-		"by another tool": {func(s *nodeState) {
-			s.Facts.DeepSpeed.SHA256, s.installed.Noted = "", nil
-		}, "gpu01 (note): not installed by dsbuild, but all files match deepspeed-0.19.8.whl"},
+		"by another tool": {
+			func(s *nodeState) { s.byAnotherTool() },
+			"gpu01 (note): not installed by dsbuild, but all files match NAME",
+		},
+		"by another tool, altered": {func(s *nodeState) {
+			s.byAnotherTool()
+			s.has("2_bbbbbbbb")
+			s.holds(map[string]string{"deepspeed/__init__.py": "00", "deepspeed/ops/adam.so": "22"})
+		}, "gpu01: deepspeed/__init__.py does not match the wheel"},
+		"another build by another tool": {func(s *nodeState) {
+			s.byAnotherTool()
+			s.has("1_aaaaaaaa")
+			s.holds(map[string]string{"deepspeed/__init__.py": "00"})
+		}, "gpu01: runs " + builtName("1_aaaaaaaa") + ", not NAME (sha256 aaaaaaaaaaaa)"},
+		"the package index's build": {func(s *nodeState) {
+			s.byAnotherTool()
+			s.holds(map[string]string{"deepspeed/__init__.py": "00"})
+		}, "gpu01: runs DeepSpeed 0.19.8 from another tool, not NAME (sha256 aaaaaaaaaaaa)"},
 		"again by another tool": {func(s *nodeState) { s.installed.Noted.Same = false }, "gpu01 (note): reinstalled by another tool"},
 		"another build": {
 			func(s *nodeState) { s.Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) },
-			"gpu01: runs another wheel of this version (sha256 bbbbbbbbbbbb), not deepspeed-0.19.8.whl (aaaaaaaaaaaa)",
+			"gpu01: runs DeepSpeed 0.19.8 (sha256 bbbbbbbbbbbb), not NAME (sha256 aaaaaaaaaaaa)",
 		},
 	} {
 		all := alike(1)
 		all[0].wheel = w
 		c.change(all[0])
-		if got := judge(t, all, files); got != c.want {
-			t.Errorf("%s:\n%s\nwant:\n%s", name, got, c.want)
+		if got, want := judge(t, all, files), strings.ReplaceAll(c.want, "NAME", m.Name); got != want {
+			t.Errorf("%s:\n%s\nwant:\n%s", name, got, want)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (c column) odd(value string) string {
 	return "may"
 }
 
-// before is the DeepSpeed version that a change replaced; "" if nothing changed.
+// before is the DeepSpeed that a change replaced; "" if nothing changed.
 func before(n report.Node) string {
 	switch {
 	case n.Before == nil && n.Changed:
@@ -126,7 +126,7 @@ func before(n report.Node) string {
 	case n.Before == nil, n.After != nil && *n.After == *n.Before:
 		return ""
 	}
-	return n.Before.Version
+	return n.Before.Build()
 }
 
 // nodes returns the table of nodes. Nodes with the same cause and equal cells share a row, which shows the

@@ -145,6 +145,12 @@ def stranger(change):
     return None
 
 
+def built_as(info):
+    """The file name of an installed wheel, by its manifest. Empty if dsbuild did not build it."""
+    whole = load_json(os.path.join(info, "dsbuild.json"))
+    return str(whole.get("name", "")) if isinstance(whole, dict) else ""
+
+
 def drift(change, found=None):
     """What is not as a change of dsbuild's has left it, in words, and the code of a hint. found is the DeepSpeed
     there, if its files are compared."""
@@ -155,11 +161,11 @@ def drift(change, found=None):
         return (since % (metadata_version(info), os.path.join(home(), change["kept"])), "look-at-kept") if info else ("", "")
     if noted is None:
         return "cannot read %s" % os.path.join(home(), "installed.json"), "deploy-wanted"
-    was = "DeepSpeed %s, which dsbuild installed, " % noted.get("version", "")
+    was = "%s, which dsbuild installed, " % (noted.get("wheel") or "DeepSpeed %s" % noted.get("version", ""))
     if not infos:
         return was + "was removed", "deploy-wanted"
     if len(infos) > 1 or own_note(record_sha256(infos[0])) is None:
-        return was + "was replaced: %s" % ", ".join(os.path.basename(info) for info in infos), "deploy-wanted"
+        return was + "was replaced: %s" % ", ".join(built_as(info) or os.path.basename(info) for info in infos), "deploy-wanted"
     edited = edits(infos[0]) if (found or {}).get("altered", True) else []
     extra = {w["name"]: w["record"] for w in noted_extra_wheels(change)}
     for name, info in named_infos() if extra else ():
