@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -29,21 +30,22 @@ func newIndexCommand(a *app) *cobra.Command {
 		Short: "Generate a static package index for pip and uv",
 		Long: `Generate a static package index (PEP 503, PEP 658) of wheels.
 
-Any web server, or the file system, can serve it to pip and uv. In one index,
-wheels for different versions of torch or CUDA, or for different GPUs or CPUs,
-would hide each other, so each target gets its own index in a subdirectory of
-DIR; DIR/index.json lists the targets.
+Any web server, or the file system, can serve it to pip and uv. DIR itself is
+the index of the complete builds of releases, which installers take by the
+plain version. Other builds have indexes in subdirectories of DIR: all-ops,
+cuda12, custom (other GPUs, CPUs, ops or sources) and abi-torch (for one torch).
+DIR/index.json lists all wheels.
 
 The wheels are verified first, and their sidecar files (manifest, checksums) are
-copied too. Files are written atomically, and only if they changed. Files of a
-previous index that are no longer needed are removed; other files in DIR stay.`,
+copied too. Files are written atomically, and only if they changed. A published
+wheel is never replaced. Files of a previous index that are no longer needed are
+removed; other files in DIR stay.`,
 		Example: `  # Index the wheels in dist/
   $ dsbuild index /srv/www/wheels
 
   # Index wheels for a web server, and install from there
   $ dsbuild index public --wheel dist --url https://wheels.example.org/
-  $ pip install --no-deps deepspeed \
-      --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/`,
+  $ pip install --no-deps --index-url https://wheels.example.org/ deepspeed`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runIndex(cmd.Context(), a, args[0], f) },
 	}
@@ -99,11 +101,11 @@ func checkIndexURL(flag, text string) error {
 
 func printIndex(a *app, sum index.Summary) error {
 	rows := make([][]string, 0, len(sum.Indexes))
-	for _, tc := range sum.Indexes {
-		rows = append(rows, []string{tc.Name, strconv.Itoa(len(tc.Wheels)), tc.Wheels[0].Version})
+	dir := ui.Clean(relativePath(sum.Dir))
+	for _, page := range sum.Indexes {
+		rows = append(rows, []string{path.Join(dir, page.Path), strconv.Itoa(len(page.Wheels)), page.Wheels[0].Version})
 	}
 	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
-	dir := ui.Clean(relativePath(sum.Dir))
 	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed\n", dir, sum.Written, sum.Removed)
 	return errors.Join(err, last)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/release/nightly"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // nights are real ones, one after another, in a folder of their own with a store of its own.
@@ -200,8 +201,16 @@ func pipEnvironment(t *testing.T) string {
 // installByName has pip install from the index that the nights have published.
 func installByName(t *testing.T, dir, inside string) {
 	t.Helper()
-	command(t, dir, inside, "-m", "pip", "install", "--quiet", "--no-deps", "--index-url", "file://"+filepath.Join(dir, "public", "custom"), "deepspeed")
-	if out := command(t, dir, inside, "-c", "import importlib.metadata as m; print(m.version('deepspeed'))"); !strings.HasSuffix(strings.TrimSpace(out), "v2") {
-		t.Errorf("pip has installed %s", out)
+	files, err := filepath.Glob(filepath.Join(dir, "public/custom/deepspeed/*+ops*.v2-*.whl"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v, %v; want one wheel for the CPU level v2", files, err)
+	}
+	name, err := wheel.ParseFileName(filepath.Base(files[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, dir, inside, "-m", "pip", "install", "--quiet", "--no-deps", "--index-url", "file://"+filepath.Join(dir, "public/custom"), "deepspeed=="+name.Version)
+	if out := command(t, dir, inside, "-c", "import importlib.metadata as m; print(m.version('deepspeed'))"); strings.TrimSpace(out) != name.Version {
+		t.Errorf("pip has installed %s; want %s", out, name.Version)
 	}
 }

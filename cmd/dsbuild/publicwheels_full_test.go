@@ -28,12 +28,12 @@ func TestFullPublicContainer(t *testing.T) {
 		if strings.HasSuffix(name, wheel.Arm) {
 			continue
 		}
-		if script = "export HOME=/root\ncd /work\n" + strings.TrimSpace(script); strings.HasPrefix(name, "all-") {
+		if script = "export HOME=/root\ncd /work\n" + strings.TrimSpace(script); strings.HasPrefix(name, "all-ops-") {
 			script += " --dry-run" // TestFullPublicAll builds one of them
 		}
 		s.run(t, "sh", "-ec", script)
 	}
-	wheels, err := filepath.Glob(filepath.Join(work, "dist/default/*.whl"))
+	wheels, err := filepath.Glob(filepath.Join(work, "dist/*.whl"))
 	if err != nil || len(wheels) != 2 {
 		t.Errorf("%v, %v; want two wheels with the default ops", wheels, err)
 	}
@@ -48,9 +48,9 @@ func TestFullPublicContainer(t *testing.T) {
 func TestFullPublicAll(t *testing.T) {
 	hostPackages(t, "libaio-dev")
 	dir := checkout(t)
-	script := strings.Replace(strings.TrimSpace(readWheelsWorkflow(t).builds(t)["all-cu13-x86_64"]), "--builder host", "--builder dagger", 1)
+	script := strings.Replace(strings.TrimSpace(readWheelsWorkflow(t).builds(t)["all-ops-x86_64"]), "--builder host", "--builder dagger", 1)
 	mustRunStep(t, dir, script+" --arch 8.0")
-	built, err := filepath.Glob(filepath.Join(dir, "dist/all/*.whl"))
+	built, err := filepath.Glob(filepath.Join(dir, "dist/*.whl"))
 	if err != nil || len(built) != 1 {
 		t.Fatalf("%v, %v; want one wheel", built, err)
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // wheelsWorkflow is what the tests read of .github/workflows/wheels.yml, which makes the public wheels.
@@ -25,8 +27,7 @@ type wheelsWorkflow struct {
 	Jobs map[string]struct {
 		Strategy struct {
 			Matrix struct {
-				Target []struct{ CUDA, Machine string }
-				Set    []struct{ Name, Ops string }
+				Include []struct{ Name, Machine, Flags string }
 			}
 		}
 		Steps []struct{ Name, Run string }
@@ -58,18 +59,12 @@ func (w wheelsWorkflow) step(t *testing.T, job, name string) string {
 	return ""
 }
 
-// builds returns the script that builds each wheel, by its set, CUDA and machine, such as all-cu13-x86_64.
+// builds returns the script that builds each wheel, by its name, such as complete-x86_64.
 func (w wheelsWorkflow) builds(t *testing.T) map[string]string {
 	t.Helper()
 	scripts := map[string]string{}
-	matrix := w.Jobs["build"].Strategy.Matrix
-	for _, target := range matrix.Target {
-		for _, set := range matrix.Set {
-			scripts[set.Name+"-cu"+target.CUDA+"-"+target.Machine] = strings.NewReplacer(
-				"${{ matrix.target.cuda }}", target.CUDA, "${{ matrix.target.machine }}", target.Machine,
-				"${{ matrix.set.ops }}", set.Ops, "${{ matrix.set.name }}", set.Name,
-			).Replace(w.step(t, "build", "Build the wheel"))
-		}
+	for _, b := range w.Jobs["build"].Strategy.Matrix.Include {
+		scripts[b.Name] = strings.NewReplacer("${{ matrix.machine }}", b.Machine, "${{ matrix.flags }}", b.Flags).Replace(w.step(t, "build", "Build the wheel"))
 	}
 	return scripts
 }
@@ -122,37 +117,51 @@ func pythonAndUV(t *testing.T) (py, uv string, err error) {
 	return py, u.Program(), nil
 }
 
-// Each public wheel is one file for every torch from 2.10 on, at most eight of them.
+// Each public wheel is one file for every torch from 2.10 on, and has the kind that its name says.
 func TestPublicWheelsServeEveryTorch(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
+	labels := map[string]string{"complete": "", "all-ops": "+allops", "cuda12": "+cu12"}
 	builds := readWheelsWorkflow(t).builds(t)
-	if n := len(builds); n == 0 || n > 8 {
-		t.Fatalf("%d wheels; want 1 to 8", n)
+	if len(builds) != 5 {
+		t.Errorf("%d wheels; want 5", len(builds))
 	}
 	dir := checkout(t)
 	for name, script := range builds {
 		script = strings.Replace(script, "--builder host", "", 1) // this machine is not the job's container
-		out := mustRunStep(t, dir, strings.TrimSpace(script)+" --dry-run")
-		if !strings.Contains(out, "for torch 2.10 or newer (stable ABI") {
-			t.Errorf("%s: the plan is\n%s\nwant a wheel for torch 2.10 or newer", name, out)
+		out := mustRunStep(t, dir, strings.TrimSpace(script)+" --dry-run --verbose")
+		kind, _, _ := strings.Cut(name, "-x86_64")
+		label := regexp.MustCompile(`(?m)^ +DS_BUILD_STRING=(.*)$`).FindStringSubmatch(out)
+		want, known := labels[strings.TrimSuffix(kind, "-aarch64")]
+		if !strings.Contains(out, "for torch 2.10 or newer (stable ABI") || len(label) != 2 || label[1] != want || !known {
+			t.Errorf("%s: the plan has the label %q and is\n%s\nwant a wheel for torch 2.10 or newer with the label %q", name, label, out, want)
 		}
 	}
 }
 
-// The wheel that make test has built goes through the steps after the build. Then stock pip and uv take it from the index for the
-// oldest Python and for the newest, and find nothing for machines that cannot run it.
+// The wheel that make test has built goes through the steps after the build, with that of an earlier release. Then stock pip and uv take it
+// from the index for the oldest Python and for the newest, and find nothing for machines that cannot run it.
 func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	t.Parallel()
 	file := built.Wheel(t)
 	w, dir := readWheelsWorkflow(t), checkout(t)
-	for _, set := range w.Jobs["build"].Strategy.Matrix.Set {
-		to := filepath.Join(dir, "dist", set.Name)
-		if err := os.CopyFS(to, os.DirFS(filepath.Dir(file))); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.CopyFS(filepath.Join(dir, "dist"), os.DirFS(filepath.Dir(file))); err != nil {
+		t.Fatal(err)
 	}
-	mustRunStep(t, dir, w.step(t, "release", "Write the index"))
+	older := wheeltest.OfKind(wheel.KindComplete)
+	older.Version = "0.19.7"
+	wheeltest.Packed(t, dir, older)
+	// For gh: a release has the older wheel.
+	const gh = "#!/bin/sh\ncase $2 in\nlist) echo wheels-0.19.7 ;;\ndownload) cp ./*-0.19.7-*.whl \"$5\" ;;\nesac\n"
+	if err := os.WriteFile(filepath.Join(dir, "bin/gh"), []byte(gh), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mustRunStep(t, dir, "PATH=$PWD/bin:$PATH\n"+w.step(t, "release", "Fetch the published wheels"))
+	mustRunStep(t, dir, w.step(t, "release", "Write the index")+"cd dist && sha256sum --check --strict SHA256SUMS")
+	index := filepath.Join(dir, "public")
+	if page, err := os.ReadFile(filepath.Join(index, "deepspeed/index.html")); err != nil || strings.Count(string(page), "<a ") != 2 {
+		t.Errorf("the page is %s, %v; want two files", page, err)
+	}
 
 	py, uv, err := pythonAndUV(t)
 	if err != nil {
@@ -167,33 +176,19 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	indexes, err := filepath.Glob(filepath.Join(dir, "public", "torch*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	small, err := filepath.Glob(filepath.Join(dir, "public/default", "torch*"))
-	if err != nil || len(indexes) != 1 || len(small) != 1 {
-		t.Fatalf("indexes %v and %v, %v; want one each", indexes, small, err)
-	}
-	for _, index := range append(indexes, small...) {
-		versions := []string{"3.10", "3.14"}
-		if index == small[0] {
-			versions = versions[:1]
-		}
-		for _, version := range versions {
-			for program, script := range map[string]string{
-				"pip": fmt.Sprintf("%s -q --platform manylinux_2_24_x86_64 --python-version %s -d got --index-url file://%s deepspeed", pip, version, index),
-				"uv":  fmt.Sprintf("%s pip install -q --no-deps --python-platform x86_64-manylinux_2_28 --python-version %s --target got --index-url file://%s deepspeed", uv, version, index),
-			} {
-				mustRunStep(t, dir, "rm -rf got && mkdir got && "+script)
-				if program == "pip" {
-					got, err := os.ReadFile(filepath.Join(dir, "got", filepath.Base(file)))
-					if err != nil || !bytes.Equal(got, want) {
-						t.Errorf("pip for Python %s: %v; want the bytes of %s", version, err, filepath.Base(file))
-					}
-				} else if _, err := os.Stat(filepath.Join(dir, "got/deepspeed/ops/adam")); err != nil {
-					t.Errorf("uv for Python %s: %v; want DeepSpeed's folder", version, err)
+	for _, version := range []string{"3.10", "3.14"} {
+		for program, script := range map[string]string{
+			"pip": fmt.Sprintf("%s -q --platform manylinux_2_28_x86_64 --python-version %s -d got --index-url file://%s deepspeed", pip, version, index),
+			"uv":  fmt.Sprintf("%s pip install -q --no-deps --python-platform x86_64-manylinux_2_28 --python-version %s --target got --index-url file://%s deepspeed", uv, version, index),
+		} {
+			mustRunStep(t, dir, "rm -rf got && mkdir got && "+script)
+			if program == "pip" {
+				got, err := os.ReadFile(filepath.Join(dir, "got", filepath.Base(file)))
+				if err != nil || !bytes.Equal(got, want) {
+					t.Errorf("pip for Python %s: %v; want the bytes of %s", version, err, filepath.Base(file))
 				}
+			} else if _, err := os.Stat(filepath.Join(dir, "got/deepspeed/ops/adam")); err != nil {
+				t.Errorf("uv for Python %s: %v; want DeepSpeed's folder", version, err)
 			}
 		}
 	}
@@ -206,8 +201,8 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 		{"Arm", "manylinux_2_28_aarch64", "aarch64-manylinux_2_28"},
 	} {
 		scripts := []string{
-			fmt.Sprintf("%s --platform %s --python-version 3.11 -d got --index-url file://%s deepspeed", pip, c.pip, indexes[0]),
-			fmt.Sprintf("%s pip install --no-deps --python-platform %s --python-version 3.11 --target got --index-url file://%s deepspeed", uv, c.uv, indexes[0]),
+			fmt.Sprintf("%s --platform %s --python-version 3.11 -d got --index-url file://%s deepspeed", pip, c.pip, index),
+			fmt.Sprintf("%s pip install --no-deps --python-platform %s --python-version 3.11 --target got --index-url file://%s deepspeed", uv, c.uv, index),
 		}
 		if i := slices.IndexFunc(scripts, func(script string) bool {
 			out, err := runStep(t, dir, script)

@@ -2,9 +2,8 @@
 // system, serves it to pip and uv. It follows PEP 503, with hashes and the metadata of each
 // wheel beside it (PEP 658, 714).
 //
-// Wheels of one version for different torches, CUDAs, GPUs or CPUs would hide each other: an
-// installer takes the wheel whose version sorts last, whatever hardware the machine has. So each
-// toolchain has an index of its own.
+// An installer takes the wheel whose version sorts last, whatever hardware the machine has, and a label sorts after no label: a wheel
+// for one GPU would hide the complete build. So each kind of builds has a project page of its own.
 package index
 
 import (
@@ -37,29 +36,29 @@ type Options struct {
 
 // Summary describes an index after Write, and counts the changes.
 type Summary struct {
-	Dir     string      `json:"dir"`
-	Indexes []Toolchain `json:"indexes"` // the newest torch first
-	Written int         `json:"written"` // files that are new or differ from before
-	Removed int         `json:"removed"`
+	Dir     string `json:"dir"`
+	Indexes []Page `json:"indexes"` // complete builds first
+	Written int    `json:"written"` // files that are new or differ from before
+	Removed int    `json:"removed"`
 }
 
-// Toolchain is one index: the wheels for the same torch, CUDA, GPUs and CPU.
-type Toolchain struct {
-	Name   string   `json:"name"` // of its folder: torch2.15-cu132-sm80-v3
-	URL    string   `json:"url"`  // for --index-url, if it is known
-	Torch  string   `json:"torch"`
-	CUDA   string   `json:"cuda"`
-	Archs  []string `json:"archs"`
-	PTX    []string `json:"ptx"`
-	CPU    string   `json:"cpu"`
-	Dev    bool     `json:"dev"`    // built from sources that are not a release
-	Wheels []Entry  `json:"wheels"` // the newest version first
+// Page is the project page of one kind of builds. Its directory is an index of its own.
+type Page struct {
+	Kind   wheel.Kind `json:"kind"`
+	Path   string     `json:"path"`   // of its directory, below that of all pages: ./ or all-ops/
+	URL    string     `json:"url"`    // for --index-url, if it is known
+	Wheels []Entry    `json:"wheels"` // the newest version first
 }
 
 // Entry is a file of an index.
 type Entry struct {
 	Name    string    `json:"name"`
 	Version string    `json:"version"`
+	Torch   string    `json:"torch"`
+	CUDA    string    `json:"cuda"`
+	Archs   []string  `json:"archs"`
+	PTX     []string  `json:"ptx"`
+	CPU     string    `json:"cpu"`
 	Python  string    `json:"python"`
 	Ops     []string  `json:"ops"`
 	Glibc   string    `json:"glibc"`
@@ -125,14 +124,8 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	return release, err
 }
 
-// sortedWheel is a wheel with its index.
-type sortedWheel struct {
-	Entry
-	toolchain Toolchain
-}
-
-// read verifies the wheels and sorts them into toolchains.
-func read(ctx context.Context, opt Options) ([]Toolchain, error) {
+// read verifies the wheels and sorts them into pages.
+func read(ctx context.Context, opt Options) ([]Page, error) {
 	if len(opt.Wheels) == 0 {
 		return nil, usagef("specify a wheel, or a directory of wheels: --wheel PATH", "no wheels for the index")
 	}
@@ -140,12 +133,12 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []sortedWheel
+	var all []Entry
 	named := map[string]int{} // where a wheel is in all
 	var wrong []error
 	folders := wheel.Folders{}
 	for _, file := range opt.Wheels {
-		w, tc, err := open(ctx, file, folders, earlier.Wheels, opt.Dir)
+		w, err := open(ctx, file, folders, earlier.Wheels, opt.Dir)
 		i, twice := named[w.Name]
 		switch {
 		case ctx.Err() != nil:
@@ -162,12 +155,12 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 			continue
 		}
 		named[w.Name] = len(all)
-		all = append(all, sortedWheel{w, tc})
+		all = append(all, w)
 	}
 	if len(wrong) > 0 {
 		return nil, errors.Join(wrong...)
 	}
-	return sorted(all, opt.URL), nil
+	return paged(all, opt.URL), nil
 }
 
 // merge adds the files beside another copy of the wheel, such as a second signature.
@@ -187,14 +180,14 @@ func (w *Entry) merge(other Entry) {
 // from the notes of the index in dir, if the wheel is one of theirs.
 func open(
 	ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string,
-) (Entry, Toolchain, error) {
+) (Entry, error) {
 	w := Entry{file: file, beside: map[string]string{}}
 	if err := wheel.RequireRegular(file); err != nil {
-		return w, Toolchain{}, err
+		return w, err
 	}
 	suffixes, err := folders.Beside(file)
 	if err != nil {
-		return w, Toolchain{}, err
+		return w, err
 	}
 	for _, suffix := range suffixes {
 		w.beside[suffix] = file + suffix
@@ -204,7 +197,7 @@ func open(
 		w.note, w.metadata, err = verify(ctx, file)
 	}
 	if err != nil {
-		return w, Toolchain{}, err
+		return w, err
 	}
 	before := w.note.Beside
 	w.note.Beside = map[string]stamp{}
@@ -215,10 +208,11 @@ func open(
 	}
 	said, err := wheel.ParseMetadata(w.metadata)
 	if err != nil {
-		return w, Toolchain{}, err
+		return w, err
 	}
 	m := w.note.Manifest
 	w.Name, w.Version, w.Python, w.Ops, w.Glibc = m.Name, m.Version, m.Python, m.Ops, m.Glibc
+	w.Torch, w.CUDA, w.CPU, w.Archs, w.PTX = m.Torch, m.CUDA, m.CPU, append([]string{}, m.Archs...), append([]string{}, m.PTX...)
 	w.SHA256, w.Size = m.SHA256, m.Size
 	w.requiresPython, w.BuiltAt = said.RequiresPython, w.note.Modified.UTC().Truncate(time.Second)
 	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {
@@ -226,8 +220,7 @@ func open(
 			w.BuiltAt = m.BuiltAt.UTC()
 		}
 	}
-	tc, err := toolchainOf(m)
-	return w, tc, err
+	return w, nil
 }
 
 // findNote returns the note about a wheel and its METADATA in an index. The note is not found if the
@@ -241,11 +234,7 @@ func findNote(file string, notes map[string]note, dir string) (n note, metadata 
 	if !ok || !n.fits(info) {
 		return note{}, nil, nil
 	}
-	tc, err := toolchainOf(n.Manifest)
-	if err != nil {
-		return note{}, nil, nil //nolint:nilerr // the wheel itself decides
-	}
-	metadata, err = os.ReadFile(filepath.Join(dir, tc.Name, project, filepath.Base(file)+metadataSuffix))
+	metadata, err = os.ReadFile(filepath.Join(dir, pathOf(wheel.KindOf(n.Manifest)), project, filepath.Base(file)+metadataSuffix))
 	n.found = err == nil && hashOf(metadata) == n.Metadata
 	return n, metadata, nil
 }

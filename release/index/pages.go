@@ -13,32 +13,32 @@ import (
 )
 
 //go:embed simple.html.tmpl project.html.tmpl
-var files embed.FS
+var templates embed.FS
 
 // htmlPage is the name of each page.
 const htmlPage = "index.html"
 
-// pages returns the pages of one index, for installers.
-func (t Toolchain) pages() ([]file, error) {
+// files returns the project page, and the one that lists the project, for installers.
+func (p Page) files() ([]file, error) {
 	tmpl, err := template.New("").Funcs(template.FuncMap{
 		"href":           Entry.href,
 		"requiresPython": func(w Entry) string { return w.requiresPython },
 		"metadataSHA256": func(w Entry) string { return hashOf(w.metadata) },
-	}).ParseFS(files, "*.html.tmpl")
+	}).ParseFS(templates, "*.html.tmpl")
 	if err != nil {
 		return nil, err
 	}
 	var root, list bytes.Buffer
 	data := struct {
-		Toolchain
+		Page
 		Project string
-	}{t, project}
+	}{p, project}
 	err = errors.Join(
 		tmpl.ExecuteTemplate(&list, "project.html.tmpl", data),
 		tmpl.ExecuteTemplate(&root, "simple.html.tmpl", data))
 	return []file{
-		{path: path.Join(t.Name, project, htmlPage), text: list.Bytes()},
-		{path: path.Join(t.Name, htmlPage), text: root.Bytes()},
+		{path: path.Join(p.Path, project, htmlPage), text: list.Bytes()},
+		{path: path.Join(p.Path, htmlPage), text: root.Bytes()},
 	}, err
 }
 

@@ -37,16 +37,16 @@ type file struct {
 // metadataSuffix is the suffix of the file beside a wheel that holds its METADATA (PEP 658).
 const metadataSuffix = ".metadata"
 
-// project is the folder of the only project in each index.
+// project is the folder of the only project on each page.
 const project = "deepspeed"
 
 // layout lists the files of an index. A file comes before the files that refer to it.
-func layout(all []Toolchain) ([]file, error) {
+func layout(all []Page) ([]file, error) {
 	var wheels, pages []file
-	for _, tc := range all {
-		folder := path.Join(tc.Name, project)
+	for _, page := range all {
+		folder := path.Join(page.Path, project)
 		sums := map[string]string{}
-		for _, w := range tc.Wheels {
+		for _, w := range page.Wheels {
 			at := path.Join(folder, w.Name)
 			wheels = append(wheels,
 				file{path: at, from: w.file, stamp: &w.note.stamp, wheel: &w.note},
@@ -67,14 +67,14 @@ func layout(all []Toolchain) ([]file, error) {
 			fmt.Fprintf(&list, "%s  %s\n", sums[name], name)
 		}
 		wheels = append(wheels, file{path: path.Join(folder, wheel.SumsName), text: list.Bytes()})
-		inner, err := tc.pages()
+		inner, err := page.files()
 		if err != nil {
 			return nil, err
 		}
 		pages = append(pages, inner...)
 	}
 	list, err := document(struct {
-		Indexes []Toolchain `json:"indexes"`
+		Indexes []Page `json:"indexes"`
 	}{all})
 	return slices.Concat(wheels, pages, []file{{path: "index.json", text: list}}), err
 }
@@ -145,7 +145,12 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	for _, f := range files {
 		want[f.path] = true
 		if f.wheel != nil {
-			notes[path.Base(f.path)] = *f.wheel
+			name := path.Base(f.path)
+			notes[name] = *f.wheel
+			if old := earlier.Wheels[name].Manifest.SHA256; old != "" && old != f.wheel.Manifest.SHA256 {
+				return 0, 0, usagef("published files are immutable: build it under another version, or write another index",
+					"%s already has another %s, sha256 %s", dir, name, old)
+			}
 		}
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
 			return 0, 0, usagef("move it, or write the index to another directory",
@@ -155,7 +160,9 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	both := maps.Clone(before)
 	maps.Copy(both, want)
 	if !maps.Equal(both, before) {
-		if err := writeMark(dir, both, earlier.Wheels); err != nil {
+		all := maps.Clone(notes)
+		maps.Copy(all, earlier.Wheels)
+		if err := writeMark(dir, both, all); err != nil {
 			return 0, 0, err
 		}
 	}

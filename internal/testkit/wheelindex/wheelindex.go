@@ -27,10 +27,10 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Index serves the wheels of a folder.
+// Index serves the wheels and source distributions of a folder.
 type Index struct {
 	URL  string       // for --index-url
-	Dir  string       // the wheels
+	Dir  string       // the files
 	Gets atomic.Int64 // files that were sent
 	UV   string       // the program uv
 }
@@ -179,8 +179,8 @@ func (x *Index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	files := []file{}
 	entries, _ := os.ReadDir(x.Dir) // an unreadable folder has no project
 	for _, e := range entries {
-		name, err := wheel.ParseFileName(e.Name())
-		if err != nil || pypi.CanonPackageName(name.Name) != project {
+		name, _, _ := strings.Cut(e.Name(), "-")
+		if !strings.HasSuffix(e.Name(), ".whl") && !strings.HasSuffix(e.Name(), ".tar.gz") || pypi.CanonPackageName(name) != project {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(x.Dir, e.Name()))
