@@ -125,7 +125,7 @@ func SourceVersion(version string) string {
 	return release
 }
 
-// Release returns the release of DeepSpeed that the wheel was built from; "" if its sources were others, such as a commit
+// Release returns the release of DeepSpeed that the wheel was built from. It returns "" for other sources, such as a commit
 // or changed files. If dsbuild did not build the wheel, its version decides.
 func (m Manifest) Release() string {
 	if m.Source.Kind == "release" {

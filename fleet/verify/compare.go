@@ -425,13 +425,14 @@ func (n *nodeState) compareWithNote() {
 		n.note("installed by another tool: %s", build)
 	case noted == nil, noted.Same:
 	case noted.Version != n.installed.Version:
-		n.note("dsbuild installed DeepSpeed %s, which another tool has replaced", noted.Version)
+		n.note("dsbuild installed DeepSpeed %s, which another tool has replaced", node.PlainVersion(noted.Version))
 	case build != noted.Wheel && (build != "" || hasBuildTag(noted.Wheel)):
-		n.note("dsbuild installed %s, which another tool has replaced by %s", noted.Wheel, cmp.Or(build, "a build that is not dsbuild's"))
+		n.note("dsbuild installed %s, which another tool has replaced by %s",
+			node.QuotePath(noted.Wheel), cmp.Or(build, "a build that is not dsbuild's"))
 	case n.proven:
 		n.note("reinstalled by another tool")
 	default:
-		n.differ(deployHint(), "RECORD has changed since dsbuild installed %s", noted.Wheel)
+		n.differ(deployHint(), "RECORD has changed since dsbuild installed %s", node.QuotePath(noted.Wheel))
 	}
 }
 

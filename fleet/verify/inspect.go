@@ -265,7 +265,7 @@ func (n *nodeState) runsWheel(w *wheel.Loaded) bool {
 }
 
 // chooseWheel returns the wheel that a node should run. Of several wheels that fit it, this is the one
-// that dsbuild installed there, else the installed build, else the only one with the installed version, else the one
+// that dsbuild installed there, else the installed build, else the only wheel with the installed version, else the wheel
 // that a deploy would choose. reasons say why no wheel fits, or why the only one does not.
 func (n *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
 	offered, tables := n.run.opt.Wheels, n.run.tables
