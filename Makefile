@@ -34,7 +34,7 @@ quickstart nodes nodes-stop: export GOFLAGS += $(FLAGS)
 
 PREFIX ?= /usr/local
 
-.PHONY: help modules build install packages-lock cross quickstart nodes nodes-stop check race source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
+.PHONY: help modules build install packages-lock prove cross quickstart nodes nodes-stop check race source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -95,6 +95,10 @@ race: modules ## the short tests with Go's race detector; the last line is the s
 
 packages-lock: bin/ci/packagelock ## re-resolve the Python packages of all toolchains on PyPI: dockerfiles/packages.lock
 	bin/ci/packagelock
+
+prove: RELEASE ?= latest
+prove: bin/ci/prove ## prove the ops of RELEASE (latest) that have changed, over torch's stable ABI, and write compat/data
+	bin/ci/prove $(RELEASE)
 
 test: build bin/ci/engine ## what CI runs: real engine, real wheel, real nodes (without an engine, the tests that need none); or PART=fleet, remote, rest
 	FLAGS="$(FLAGS)" ci/test.sh $(PART)

@@ -232,7 +232,12 @@ func (a *evaluation) toolkitOrigin() string {
 // chooseOps takes the ops that can be built. If an op that the user named cannot be built, that
 // is a conflict; chooseOps leaves other such ops out.
 func (a *evaluation) chooseOps() {
+	omitted := 0
 	for i, op := range a.ops {
+		if a.leavesOut(i) {
+			omitted++
+			continue
+		}
 		why := a.fitOp(&op)
 		switch {
 		case why == "":
@@ -243,8 +248,12 @@ func (a *evaluation) chooseOps() {
 			a.toolchain.SkippedOps = append(a.toolchain.SkippedOps, SkippedOp{op.Name, why})
 		}
 	}
-	if len(a.toolchain.Ops) == 0 && a.allOps {
+	switch {
+	case len(a.toolchain.Ops) > 0:
+	case a.allOps:
 		a.addConflict("none of the ops can be built")
+	case len(a.ops) > 0 && omitted == len(a.ops):
+		a.addConflict("%s", a.whyChanged(a.ops[0])) // and so do the others
 	}
 	if a.toolchain.HasDeviceCode() {
 		a.toolchain.Archs, a.toolchain.EveryGPU = a.targets, len(a.archs) == 0
@@ -261,6 +270,9 @@ func (a *evaluation) fitOp(op *Op) string {
 	}
 	if why := op.unprovenAs(a.toolchain.ABI, a.torch.Version); why != "" {
 		return why
+	}
+	if a.toolchain.ABI == wheel.StableABI && a.changed[op.Name] != "" {
+		return a.whyChanged(*op)
 	}
 	var left []string
 	why := op.archRange()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/dsbuild/dsbuild/compat/evidence"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -40,6 +41,25 @@ func (t *Tables) AddDeepSpeeds(more []DeepSpeed) *Tables {
 	slices.SortStableFunc(other.DeepSpeeds, func(a, b DeepSpeed) int {
 		return cmp.Or(compareVersions(b.Version, a.Version), cmp.Compare(b.Version, a.Version))
 	})
+	return &other
+}
+
+// WithSources returns tables for the caller's own sources of DeepSpeed.
+func (t *Tables) WithSources(d DeepSpeed) *Tables {
+	other := *t
+	other.Sources = &d
+	return &other
+}
+
+// WithChanges returns tables that know which ops of a release have changed.
+func (t *Tables) WithChanges(version string, changed evidence.Changes) *Tables {
+	other := *t
+	other.DeepSpeeds = slices.Clone(t.DeepSpeeds)
+	for i := range other.DeepSpeeds {
+		if other.DeepSpeeds[i].Version == version {
+			other.DeepSpeeds[i].Changed = changed
+		}
+	}
 	return &other
 }
 

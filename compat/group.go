@@ -325,6 +325,7 @@ func (g *grouper) plainOps(request wheel.Request) []string {
 	for i, op := range g.asked.ops {
 		switch {
 		case op.DeviceCode || !g.asked.byName[i] && !g.asked.allOps:
+		case request.ABI == wheel.StableABI && g.asked.changed[op.Name] != "" && !g.asked.namesOps():
 		case can != nil && !slices.Contains(can.toolchain.OpNames(false), op.Name):
 		default:
 			out = append(out, op.Name)

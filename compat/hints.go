@@ -50,7 +50,10 @@ func (t *Tables) changes(asked attempt) []change {
 		}
 	}
 	drop("--abi", string(asked.ABI), func(a *attempt) { a.ABI = "" })
-	if !asked.Foreign {
+	if asked.ABI != wheel.TorchMinor {
+		add("pass --abi torch", "--abi", func(a *attempt) { a.ABI = wheel.TorchMinor })
+	}
+	if t.Sources == nil {
 		drop("--deepspeed", asked.DeepSpeed, func(a *attempt) { a.DeepSpeed = "" })
 	}
 	drop("--torch", asked.Torch, func(a *attempt) { a.Torch = "" })

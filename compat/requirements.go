@@ -34,6 +34,8 @@ type requirements struct {
 	byName     []bool              // whether the user named the op
 	allOps     bool                // whether ops that cannot be built are left out
 	provenOps  bool                // whether the ops without a name are those of ProvenOps
+	defaults   bool                // whether no op was named
+	changed    map[string]string   // the first file in which an op differs from all that was proven, by the op's name
 	gpus       map[string][]string // names of GPUs by arch
 	notes      []string
 }
@@ -72,11 +74,11 @@ func (t *Tables) lookUp(asked attempt) (*requirements, []Conflict) {
 }
 
 func (l *lookup) findDeepSpeed() {
-	v := l.request.DeepSpeed
-	if l.request.Foreign {
-		l.deepspeed = DeepSpeed{Version: v}
+	if l.Sources != nil {
+		l.deepspeed = *l.Sources
 		return
 	}
+	v := l.request.DeepSpeed
 	l.deepspeed = l.newestDeepSpeed()
 	if i := slices.IndexFunc(l.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == v }); i >= 0 {
 		l.deepspeed = l.DeepSpeeds[i]
@@ -399,6 +401,8 @@ func (l *lookup) findOps() {
 		asked = l.defaultOps()
 	}
 	l.selectOps(asked)
+	l.defaults = byDefault
+	l.findChanges()
 	for _, name := range asked {
 		if hasOp(l.Ops, name) {
 			continue
@@ -408,6 +412,27 @@ func (l *lookup) findOps() {
 	}
 	if len(l.requirements.ops) == 0 && !byDefault { // search for the default ops
 		l.selectOps(l.defaultOps())
+		l.findChanges()
+	}
+}
+
+// findChanges finds the ops that have changed. An op shares classes with those that it implies, so that they change together.
+func (l *lookup) findChanges() {
+	l.changed = map[string]string{}
+	for _, op := range l.ops {
+		if why := l.deepspeed.Changed[l.machine][op.Name]; why != "" && op.Stable != nil {
+			l.changed[op.Name] = why
+		}
+	}
+	for range l.ops { // until it reaches the last one
+		for _, op := range l.ops {
+			for _, name := range op.Implies {
+				why := cmp.Or(l.changed[op.Name], l.changed[name])
+				if why != "" && op.Stable != nil && slices.ContainsFunc(l.ops, func(o Op) bool { return o.Name == name && o.Stable != nil }) {
+					l.changed[op.Name], l.changed[name] = cmp.Or(l.changed[op.Name], why), cmp.Or(l.changed[name], why)
+				}
+			}
+		}
 	}
 }
 

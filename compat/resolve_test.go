@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/compat/evidence"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -29,6 +30,15 @@ func words(line string) []string {
 type ask struct {
 	request wheel.Request
 	hosts   []BuildHost
+	sources *DeepSpeed // the caller's own
+}
+
+// in returns the tables of the command line.
+func (a ask) in(tt *Tables) *Tables {
+	if a.sources == nil {
+		return tt
+	}
+	return tt.WithSources(*a.sources)
 }
 
 func parse(t *testing.T, tt *Tables, line string) ask {
@@ -66,11 +76,20 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 	case "--machine":
 		a.request.CPU = wheel.DefaultCPU(v)
 	case "--abi":
-		a.request.ABI = wheel.ABI(strings.TrimPrefix(v, "torch"))
+		a.request.ABI = wheel.ABI(v)
 	case "--deepspeed":
 		a.request.DeepSpeed = v
 	case "--source":
-		a.request.DeepSpeed, a.request.Foreign = v, true
+		a.sources = &DeepSpeed{Version: v, Changed: evidence.Changes{wheel.X86: {}, wheel.Arm: {}}}
+	case "--changed": // OP:FILE, or OP:FILE:MACHINE
+		f := strings.Split(v, ":")
+		machines := f[2:]
+		if len(machines) == 0 {
+			machines = evidence.Machines()
+		}
+		for _, machine := range machines {
+			a.sources.Changed[machine][f[0]] = f[1]
+		}
 	case "--builder": // a base is what comes with it
 	case "--base":
 		g, ok := tt.EnvironmentOfImage(v)
@@ -114,7 +133,7 @@ func (a *ask) remove(t *testing.T, flag, v string) {
 }
 
 // gainOf matches a hint with a change that was tried, and what comes of it.
-var gainOf = regexp.MustCompile(`^(?:omit (--[a-z-]+) ("[^"]*"|\S+)|remove (\S+) from (--ops)|omit (--base)|omit --cpu and --machine|pass (--base|--builder) (\S+)) ` +
+var gainOf = regexp.MustCompile(`^(?:omit (--[a-z-]+) ("[^"]*"|\S+)|remove (\S+) from (--ops)|omit (--base)|omit --cpu and --machine|pass (--base|--builder|--abi) (\S+)) ` +
 	`to get (?:DeepSpeed (\S+) with )?torch (\S+) for CUDA (\S+) and Python (\d+\.\d+)`)
 
 // change does what a hint says, as a reader would: "omit --torch 2.15.0 to get torch 2.10.0 for CUDA 12.8 and
@@ -150,7 +169,7 @@ func (a ask) follow(t *testing.T, tt *Tables, hint string) bool {
 	if m == nil {
 		return false
 	}
-	tc, err := tt.Resolve(a.request, a.hosts...)
+	tc, err := a.in(tt).Resolve(a.request, a.hosts...)
 	if err != nil || tc.Torch != m[9] || tc.CUDA != m[10] || tc.Python != m[11] || m[8] != "" && tc.DeepSpeed != m[8] {
 		t.Errorf("hint %q: DeepSpeed %s, torch %s, CUDA %s, Python %s, %v", hint, tc.DeepSpeed, tc.Torch, tc.CUDA, tc.Python, err)
 	}
@@ -229,7 +248,7 @@ func TestResolve(t *testing.T) {
 		line, _, _ := strings.Cut("--"+strings.TrimPrefix(block, "--"), "\n")
 		a := parse(t, tt, line)
 		want := strings.TrimPrefix(strings.TrimPrefix("--"+strings.TrimPrefix(block, "--"), line), "\n")
-		got := answer(tt.Resolve(a.request, a.hosts...))
+		got := answer(a.in(tt).Resolve(a.request, a.hosts...))
 		if strings.TrimSpace(got) != strings.TrimSpace(want) && !*update {
 			t.Errorf("%s:\n%swant\n%s", line, got, want)
 		}
@@ -277,7 +296,7 @@ func TestHintsWork(t *testing.T) {
 			}
 		}
 		a := parse(t, tt, line)
-		_, err := tt.Resolve(a.request, a.hosts...)
+		_, err := a.in(tt).Resolve(a.request, a.hosts...)
 		var bad *ConflictError
 		if !errors.As(err, &bad) {
 			continue
@@ -323,7 +342,7 @@ func oneValueLess(t *testing.T, tt *Tables, line string) {
 				less.set(t, tt, args[j], args[j+1])
 			}
 		}
-		if _, err := tt.Resolve(less.request, less.hosts...); err == nil {
+		if _, err := less.in(tt).Resolve(less.request, less.hosts...); err == nil {
 			t.Errorf("%s: no fix is named, but it works without %s %s", line, args[i], args[i+1])
 		}
 	}

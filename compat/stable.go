@@ -11,7 +11,7 @@ import (
 // Proof says how far an op that uses torch's stable ABI was proven.
 type Proof struct {
 	State     ProofState `json:"state"`
-	DeepSpeed string     `json:"deepspeed"` // release
+	DeepSpeed string     `json:"deepspeed"` // release; of the table of evidence
 	Built     string     `json:"built"`     // X.Y of the torch whose headers it was compiled with
 	// X.Y of the oldest torch whose headers it was compiled with, if that is another
 	Headers string   `json:"headers,omitempty"`
@@ -66,20 +66,18 @@ func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	return ""
 }
 
-// whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked
-// for an ABI; "" if it is. All its ops must be proven for this release of DeepSpeed to do
-// the same as those of the C++ interface.
+// whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked for an ABI; "" if it is.
+// All its ops must be proven to do the same as those of the C++ interface, as this DeepSpeed has them. It ignores ops that have
+// changed, unless all have.
 func (w *requirements) whyTorchMinor(torch string) string {
 	if why := olderThanStable(torch); why != "" {
 		return why
 	}
-	var unproven, other []string
+	var unproven, names []string
 	for _, op := range w.ops {
-		switch {
-		case !op.doesTheSame():
+		names = append(names, op.Name)
+		if !op.doesTheSame() {
 			unproven = append(unproven, op.Name)
-		case w.request.Foreign || op.Stable.DeepSpeed != w.deepspeed.Version:
-			other = append(other, op.Name)
 		}
 	}
 	if n := len(unproven) - 3; n > 1 {
@@ -88,13 +86,21 @@ func (w *requirements) whyTorchMinor(torch string) string {
 	switch {
 	case len(unproven) > 0:
 		return fmt.Sprintf("%s not proven with torch's stable ABI (dsbuild ops)", joinWords(unproven))
-	case w.request.Foreign && len(other) > 0:
-		return "the ops are proven with torch's stable ABI only for DeepSpeed releases"
-	case len(other) > 0:
-		return fmt.Sprintf("%s not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops)",
-			joinWords(other), w.deepspeed.Version)
+	case w.deepspeed.Changed == nil:
+		return fmt.Sprintf("%s not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops)", joinWords(names), w.deepspeed.Version)
+	case !slices.ContainsFunc(w.ops, func(op Op) bool { return w.changed[op.Name] == "" }) && !w.namesOps():
+		return w.whyChanged(w.ops[0])
 	}
 	return ""
+}
+
+// namesOps reports whether the user named ops.
+func (w *requirements) namesOps() bool { return !w.defaults && slices.Contains(w.byName, true) }
+
+// whyChanged returns the reason why an op that has changed is not proven.
+func (w *requirements) whyChanged(op Op) string {
+	return fmt.Sprintf("op %s is proven with torch's stable ABI only as in DeepSpeed %s, and differs here: %s",
+		op.Name, op.Stable.DeepSpeed, w.changed[op.Name])
 }
 
 // chooseABI sets the toolchain's ABI, and the oldest Python for which there is a torch with the stable ABI.
@@ -104,7 +110,7 @@ func (a *evaluation) chooseABI() {
 		a.toolchain.ABI = wheel.StableABI
 		why := a.whyTorchMinor(a.torch.Version)
 		for i, op := range a.ops {
-			if a.byName[i] || !a.provenOps { // else chooseOps leaves it out
+			if !a.leavesOut(i) && (a.byName[i] || !a.provenOps) { // else chooseOps leaves it out
 				why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
 			}
 		}
@@ -114,6 +120,7 @@ func (a *evaluation) chooseABI() {
 		}
 	}
 	if a.toolchain.ABI == wheel.TorchMinor {
+		a.refuseChanged()
 		return
 	}
 	if why := olderThanStable(a.torch.Version); why != "" {
@@ -127,18 +134,47 @@ func (a *evaluation) chooseABI() {
 	}
 }
 
-// remarkProofs names the ops of a wheel of the stable ABI that were not proven to compute what
+// refuseChanged adds a conflict if the search would take an older torch only because a named op has changed.
+func (a *evaluation) refuseChanged() {
+	if a.request.ABI != "" || a.request.Torch != "" || olderThanStable(a.torch.Version) == "" || !a.namesOps() {
+		return
+	}
+	for i, op := range a.ops {
+		if a.byName[i] && a.changed[op.Name] != "" && a.whyTorchMinor(StableTorch) == "" {
+			a.addConflict("%s", a.whyChanged(op))
+		}
+	}
+}
+
+// leavesOut reports whether a wheel of the stable ABI does without an op because it has changed, and was not named.
+func (a *evaluation) leavesOut(i int) bool {
+	return a.toolchain.ABI == wheel.StableABI && a.changed[a.ops[i].Name] != "" && (a.defaults || !a.byName[i])
+}
+
+// remarkProofs names the ops that a wheel of the stable ABI omits, and those in it that were not proven to compute what
 // they should.
 func (a *evaluation) remarkProofs() {
 	if a.toolchain.ABI != wheel.StableABI {
 		return
+	}
+	var releases []string
+	omitted := map[string][]string{} // by the release with the proof
+	for i, op := range a.ops {
+		if a.leavesOut(i) {
+			releases = appendMissing(releases, []string{op.Stable.DeepSpeed})
+			omitted[op.Stable.DeepSpeed] = append(omitted[op.Stable.DeepSpeed], fmt.Sprintf("%s (%s)", op.Name, a.changed[op.Name]))
+		}
+	}
+	for _, release := range releases {
+		a.addWarning("not proven with torch's stable ABI as in DeepSpeed %s, and omitted: %s; DeepSpeed compiles omitted ops on the node "+
+			"when a job needs them; to build them for one torch, pass --abi torch", release, joinWords(omitted[release]))
 	}
 	var loaded, other []string
 	for _, op := range a.toolchain.Ops {
 		if !op.doesTheSame() {
 			loaded = append(loaded, op.Name)
 		}
-		if op.Stable.DeepSpeed != a.deepspeed.Version {
+		if a.deepspeed.Changed == nil {
 			other = append(other, op.Name)
 		}
 	}

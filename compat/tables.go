@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/dsbuild/dsbuild/compat/evidence"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -18,6 +19,8 @@ var data embed.FS
 type DeepSpeed struct {
 	Version string `json:"deepspeed"`
 	SHA256  string `json:"sha256"` // of the source distribution
+	// Changed are the ops that differ from all that was proven with torch's stable ABI; nil if they were not compared.
+	Changed evidence.Changes `json:"changed,omitempty"`
 }
 
 // Limit is a reason why some releases of DeepSpeed cannot be built for some archs, do not work with some torches and
@@ -121,10 +124,12 @@ type Origin struct {
 // Tables are all the tables. NewTables reads them once.
 type Tables struct {
 	DeepSpeeds  []DeepSpeed // newest first
+	Sources     *DeepSpeed  // the caller's own sources, in place of a release; their version may be of a release
 	Limits      []Limit     // of older releases of DeepSpeed
 	Torches     []Torch     // newest first
 	CUDAs       []CUDA      // newest first
 	Ops         []Op
+	Evidence    evidence.Table   // of the ops with a proof
 	MissingOps  []MissingOp      // of DeepSpeed, which dsbuild does not build
 	GPUs        []GPU            // by class, newest first
 	Bases       []Base           // best first
@@ -183,6 +188,7 @@ func NewTables() (*Tables, error) {
 			Ops     *[]Op
 			Missing *[]MissingOp
 		}{&t.Ops, &t.MissingOps}},
+		{"evidence", &t.Evidence},
 		{"gpus", &struct{ GPUs *[]GPU }{&t.GPUs}},
 		{"bases", &struct{ Bases *[]Base }{&t.Bases}},
 		{"toolchains", &struct {
@@ -202,6 +208,11 @@ func NewTables() (*Tables, error) {
 			return nil, fmt.Errorf("table %s: %w", f.name, err)
 		}
 		t.Origins[f.name] = origin
+	}
+	for _, op := range t.Ops {
+		if proofs := t.Evidence.Ops[op.Name]; op.Stable != nil && len(proofs) > 0 {
+			op.Stable.DeepSpeed = proofs[0].DeepSpeed
+		}
 	}
 	for _, g := range t.GPUs {
 		if g.Class == "Jetson" {

@@ -63,6 +63,9 @@ func planFor(t *testing.T, r wheel.Request, src Source, base Base, hosts ...comp
 	if err != nil {
 		t.Fatal(err)
 	}
+	if src.Kind != "" {
+		tables = tables.WithSources(compat.DeepSpeed{Version: src.Version})
+	}
 	tc, err := tables.Resolve(r, hosts...)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +142,7 @@ func TestPlanGolden(t *testing.T) {
 		"all-ops":   planFor(t, wheel.Request{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}),
 		"stable":    planFor(t, wheel.Request{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}),
 		"universal": planFor(t, wheel.Request{}, Source{}, Base{}),
-		"git": planFor(t, wheel.Request{GPUs: []string{"A100"}, DeepSpeed: "0.20.0", Foreign: true}, Source{
+		"git": planFor(t, wheel.Request{GPUs: []string{"A100"}}, Source{
 			Kind: SourceGit, Ref: "https://example.org/DeepSpeed@main", Version: "0.20.0",
 			Commit: strings.Repeat("c0ffee1", 6)[:40], SHA256: strings.Repeat("23", 32), File: "/tmp/x/deepspeed.tar.gz",
 		}, Base{}),

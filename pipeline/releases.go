@@ -1,12 +1,16 @@
 package pipeline
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -18,6 +22,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/compat/evidence"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
@@ -101,7 +106,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		}
 		files = append(files, more...)
 	}
-	found := map[string]compat.DeepSpeed{}
+	found, sdists := map[string]compat.DeepSpeed{}, map[string]pyindex.File{}
 	for _, file := range files {
 		v, err := semver.PyPI.Parse(file.Version)
 		named := file.Version == asked
@@ -110,7 +115,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 			!named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)) {
 			continue
 		}
-		found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
+		found[file.Version], sdists[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}, file
 		if named && file.Yanked {
 			f.addNote("DeepSpeed %s was yanked from the package index; used because you requested it%s",
 				asked, strings.TrimSuffix(": "+ui.Shorten(file.Reason, 200), ": "))
@@ -123,12 +128,41 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 	if _, ok := found[f.Version]; ok {
 		f.addNote("DeepSpeed %s is not in dsbuild's tables, which treat it like %s",
 			f.Version, compat.NearestVersions(f.Version, known)[0])
+		return f, r.compareOps(ctx, &f, sdists[f.Version])
 	} else if len(files) > 0 && f.Version == asked {
 		f.addNote("DeepSpeed %s: the package index has no source distribution with a sha256, "+
 			"which a plan needs (--deepspeed also accepts the file)", f.Version)
 	}
 	return f, nil
 }
+
+// compareOps compares the ops of a release that the tables lack with those that were proven, by its source distribution.
+func (r *Releases) compareOps(ctx context.Context, f *Found, sdist pyindex.File) error {
+	var text []byte
+	err := r.client.Download(ctx, sdist, func(body io.Reader) (err error) {
+		text, err = io.ReadAll(io.LimitReader(body, maxSdist+1))
+		return err
+	})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if sum := sha256.Sum256(text); err == nil && hex.EncodeToString(sum[:]) != sdist.SHA256 {
+		err = errors.New("its sha256 differs from the index")
+	}
+	var sources *evidence.Sources
+	if err == nil {
+		sources, err = evidence.Read(bytes.NewReader(text))
+	}
+	if err != nil {
+		f.addNote("cannot compare the ops of DeepSpeed %s with those that are proven: %s: %v", f.Version, sdist.Name, err)
+		return nil
+	}
+	f.Tables = f.Tables.WithChanges(f.Version, f.Tables.Evidence.Judge(sources))
+	return nil
+}
+
+// maxSdist bounds a source distribution, of which DeepSpeed's have a thirtieth.
+const maxSdist = 64 << 20
 
 // Torch looks up the torch that s names in torch's own indexes, one for each CUDA, if the tables lack it
 // for the CUDA and the driver of s.

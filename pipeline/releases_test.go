@@ -99,10 +99,10 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		notes   []string
 		hint    string
 	}{
-		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is not in dsbuild's tables, which treat it like 0.19.8"}, ""},
-		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is not in dsbuild's tables"}, ""},
-		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was yanked from the package index; used because you requested it: breaks ZeRO-3", "treat it like"}, ""},
-		"a candidate":      {s, "0.20.0rc1", "4", []string{"treat it like"}, ""},
+		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is not in dsbuild's tables, which treat it like 0.19.8", "cannot compare the ops of DeepSpeed 0.19.9 with those that are proven: deepspeed-0.19.9.tar.gz: "}, ""},
+		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is not in dsbuild's tables", "cannot compare"}, ""},
+		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was yanked from the package index; used because you requested it: breaks ZeRO-3", "treat it like", "cannot compare"}, ""},
+		"a candidate":      {s, "0.20.0rc1", "4", []string{"treat it like", "cannot compare"}, ""},
 		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no source distribution with a sha256"}, "to get DeepSpeed 0.19.10 "},
 		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution with a sha256"}, "to get DeepSpeed 0.19.10 "},
 		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "to get DeepSpeed 0.19.10 "},
@@ -110,7 +110,7 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		"no index":         {down, "0.19.9", "", []string{"using dsbuild's own tables, because the package index did not respond for deepspeed: http://127.0.0.1:9/"}, "to get DeepSpeed 0.19.8 "},
 		"newest, no index": {down, compat.Latest, "9e491abd", []string{"using dsbuild's own tables"}, ""},
 		"an empty index":   {site(t, NetworkOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "to get DeepSpeed 0.19.8 "},
-		"beside":           {site(t, NetworkOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treat it like"}, ""},
+		"beside":           {site(t, NetworkOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treat it like", "cannot compare"}, ""},
 	} {
 		found, err := c.network.Releases().DeepSpeed(t.Context(), newTables(t), c.version)
 		if err != nil {
@@ -131,6 +131,33 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 	}
 	if *asked != before {
 		t.Error("an index was asked for a release that the tables know")
+	}
+}
+
+// The ops of a release that the tables lack are compared with those that were proven, if its source distribution has the sha256 of the index.
+func TestReleasesAreCompared(t *testing.T) {
+	sdist, err := os.ReadFile(sourceTar(t, tar.Header{Name: "deepspeed-0.19.9/csrc/adam/cpu_adam.cpp", PAXRecords: map[string]string{"comment": "int adam;\n"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(sdist)
+	url, _ := pages(t, map[string]string{
+		"/simple/deepspeed/":             fmt.Sprintf("<a href=\"/files/deepspeed-0.19.9.tar.gz#sha256=%x\">deepspeed-0.19.9.tar.gz</a>", sum),
+		"/files/deepspeed-0.19.9.tar.gz": string(sdist),
+	})
+	found, err := site(t, NetworkOptions{IndexURL: url + "/simple/"}, nil).Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareNotes(t, "0.19.9", found.Notes, []string{"treat it like"})
+	row := found.Tables.DeepSpeeds[0]
+	if got := row.Changed[wheel.X86]["cpu_adam"]; row.Version != "0.19.9" || got != "op_builder: no op cpu_adam" {
+		t.Errorf("%+v; want that there is no op cpu_adam", row)
+	}
+	// No op is as it was proven, so the wheel is for one torch.
+	tc, err := found.Tables.Resolve(wheel.Request{DeepSpeed: "0.19.9"})
+	if err != nil || tc.ABI != wheel.TorchMinor {
+		t.Errorf("ABI %s, %v; want %s", tc.ABI, err, wheel.TorchMinor)
 	}
 }
 
@@ -247,19 +274,19 @@ func TestReleasesByTheSite(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		network Network
-		note    string
+		notes   []string
 	}{
-		"its certificate":       {site(t, NetworkOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in dsbuild's tables, which"},
-		"no certificate":        {site(t, NetworkOptions{IndexURL: secure.URL}, nil), "certificate signed by unknown authority"},
-		"a proxy":               {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in dsbuild's tables, which"},
-		"a proxy for all":       {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in dsbuild's tables, which"},
-		"a proxy, but not here": {site(t, NetworkOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), "connection refused"},
+		"its certificate":       {site(t, NetworkOptions{IndexURL: secure.URL, CA: ca}, nil), []string{"is not in dsbuild's tables, which", "its sha256 differs from the index"}},
+		"no certificate":        {site(t, NetworkOptions{IndexURL: secure.URL}, nil), []string{"certificate signed by unknown authority"}},
+		"a proxy":               {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), []string{"is not in dsbuild's tables, which", "its sha256 differs from the index"}},
+		"a proxy for all":       {site(t, NetworkOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), []string{"is not in dsbuild's tables, which", "its sha256 differs from the index"}},
+		"a proxy, but not here": {site(t, NetworkOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), []string{"connection refused"}},
 	} {
 		found, err := c.network.Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")
 		if err != nil {
 			t.Fatal(err)
 		}
-		compareNotes(t, name, found.Notes, []string{c.note})
+		compareNotes(t, name, found.Notes, c.notes)
 	}
 }
 

@@ -1,6 +1,9 @@
 package pipeline
 
 import (
+	"bytes"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/compat/evidence"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -363,5 +367,46 @@ func TestStablePlan(t *testing.T) {
 		if m := p.Manifest; (m.TorchABI != nil) != stable || stable && (m.Torch != "2.10" || m.CUDA != "13" || m.Python != "3.10+") {
 			t.Errorf("--abi %q: %+v", abi, m)
 		}
+	}
+}
+
+// The proofs of ops are for one port of torch's headers. A change of it, other than of comments, needs new ones:
+// make test-full PART=stable. Then -update writes the digest.
+func TestPortIsProven(t *testing.T) {
+	var files []string
+	for _, root := range []string{"scripts/stable.py", "scripts/stable", "scripts/patches"} {
+		if err := fs.WalkDir(scripts, root, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				files = append(files, name)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all strings.Builder
+	for _, name := range files {
+		text, err := scripts.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest, err := evidence.DigestOf(name, string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(&all, name, digest)
+	}
+	want := newTables(t).Evidence.Port
+	if got := evidence.Digest(all.String()); got != want && *update {
+		const path = "../compat/data/evidence.json"
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(path, bytes.Replace(text, []byte(`"port": "`+want+`"`), []byte(`"port": "`+got+`"`), 1), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	} else if got != want {
+		t.Errorf("the port has the digest %s, want %s, with which the ops are proven: prove them again (make test-full PART=stable), then -update", got, want)
 	}
 }

@@ -9,7 +9,6 @@ import (
 // Request is a request for a wheel. The resolver fills in empty fields.
 type Request struct {
 	DeepSpeed string   // version of a release
-	Foreign   bool     // the sources are the caller's own: DeepSpeed is the version they say
 	Archs     []Arch   // sorted; see ParseArchs
 	GPUs      []string // names as NVIDIA sells them, for more archs
 	Ops       []string // op names as DeepSpeed's builders call them

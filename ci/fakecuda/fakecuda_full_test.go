@@ -47,6 +47,9 @@ func builtWheel(t *testing.T, abi string) string {
 	out := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "../../bin/dsbuild", "wheel", "--arch", "8.0", "--abi", abi, "--torch", builtWith, "--python", pythonOf,
 		"--ops", cmp.Or(os.Getenv("DSBUILD_TEST_OPS"), "all"), "-o", out)
+	if release := os.Getenv("DSBUILD_TEST_DEEPSPEED"); release != "" { // ci/prove names one
+		cmd.Args = append(cmd.Args, "--deepspeed", release)
+	}
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("dsbuild wheel --abi %s: %v\n%s", abi, err, text)
 	}

@@ -17,8 +17,16 @@ import (
 // store has it for the next one, as it takes half an hour on two cores.
 func allOps(t *testing.T, abi string) wheel.Artifact {
 	t.Helper()
-	return build(t, "--ops", cmp.Or(os.Getenv("DSBUILD_TEST_OPS"), "all"), "--arch", "8.0", "--abi", abi,
-		"--torch", stockPair().torch, "--python", stockPair().python, "-o", t.TempDir())
+	return build(t, append(ofRelease(), "--ops", cmp.Or(os.Getenv("DSBUILD_TEST_OPS"), "all"), "--arch", "8.0", "--abi", abi,
+		"--torch", stockPair().torch, "--python", stockPair().python, "-o", t.TempDir())...)
+}
+
+// ofRelease are the flags for the release that DSBUILD_TEST_DEEPSPEED names, if it names one: ci/prove does.
+func ofRelease() []string {
+	if release := os.Getenv("DSBUILD_TEST_DEEPSPEED"); release != "" {
+		return []string{"--deepspeed", release}
+	}
+	return nil
 }
 
 // --ops all builds every op of the table that the toolchain can build, which the

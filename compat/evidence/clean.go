@@ -67,7 +67,7 @@ func clean(text string) (string, error) {
 
 func lineAt(text string, i int) int { return 1 + strings.Count(text[:i], "\n") }
 
-// spliced returns the length of a backslash that ends a line, with the blanks that gcc allows behind it; 0 for another text.
+// spliced returns the length of a backslash that ends a line, with the blanks that gcc allows behind it. It returns 0 for another text.
 func spliced(text string) int {
 	if text[0] != '\\' {
 		return 0
@@ -106,7 +106,7 @@ func isSeparator(before string) bool {
 	return word != "" && word[0] >= '0' && word[0] <= '9'
 }
 
-// rawLength returns the length of a raw string, from its quotation mark; 0 if it does not end.
+// rawLength returns the length of a raw string, from its quotation mark. It returns 0 if the string does not end.
 func rawLength(text string) int {
 	open := strings.IndexByte(text, '(')
 	if open < 1 || open > 17 || strings.ContainsAny(text[1:open], " \t\n\\)\""+newline) {
@@ -120,7 +120,8 @@ func rawLength(text string) int {
 	return open + at + len(end)
 }
 
-// quotedLength returns the length of a string or a character, with its quotation marks; 0 if it does not end in its line.
+// quotedLength returns the length of a string or a character, with its quotation marks. It returns 0 if
+// that does not end in its line.
 func quotedLength(text string) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {

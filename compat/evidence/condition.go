@@ -240,5 +240,5 @@ func combine(operator string, a, b value) (value, error) {
 	case "*":
 		return certain(x * y), nil
 	}
-	return value{}, errCondition // of numbers alone, nobody writes that
+	return value{}, errCondition // unusual with numbers alone
 }

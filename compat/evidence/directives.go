@@ -69,7 +69,7 @@ func tokens(text string, macro macroOf) ([]string, error) {
 	return joined(open[0].branches[0]), nil
 }
 
-// joined returns the lines with those that are no directives as one: line breaks between tokens do not count.
+// joined returns the lines with those that are no directives as one, because line breaks between tokens are ignored.
 func joined(lines []string) []string {
 	var out []string
 	for _, line := range lines {
@@ -114,7 +114,7 @@ func (c *conditional) resolve() []string {
 	return append(out, "#endif")
 }
 
-// directive returns a directive in one form. A macro with arguments is another one than a macro whose value begins with a bracket.
+// directive returns a directive in one form. A macro with arguments differs from a macro whose value begins with a bracket.
 func directive(line string, words []string) string {
 	if words[1] == "define" && len(words) > 3 && words[3] == "(" {
 		_, after, _ := strings.Cut(line, words[2])

@@ -1,6 +1,6 @@
 // Package evidence tells whether two versions of DeepSpeed's sources give a compiler the same op. It reads the files of an op
-// as a preprocessor for one machine does, as far as the machine decides that: comments, line breaks and branches for other
-// machines do not count. It knows nothing of toolchains.
+// as a preprocessor for one machine does, as far as the machine decides that: it ignores comments, line breaks and branches for other
+// machines. It knows nothing of toolchains.
 package evidence
 
 import (
@@ -86,7 +86,7 @@ func New(files map[string]string) *Sources {
 	return s
 }
 
-// accelerator decides for some ops whether their builder is that of op_builder/cpu.
+// accelerator names the ops whose builder is in op_builder/cpu.
 const accelerator = "accelerator/cuda_accelerator.py"
 
 // counts reports whether a file of the tree can be part of an op.
@@ -179,7 +179,7 @@ type closure struct {
 	pieces  []Piece
 }
 
-// add adds a file, and those that it includes: first those beside it, if the name is in quotes.
+// add adds a file, and those that it includes: first from its own folder, if the name is in quotes.
 func (c *closure) add(name string) error {
 	for todo := []string{name}; len(todo) > 0; {
 		name, todo = todo[0], todo[1:]

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// knows reports whether a compiler for a machine defines a macro, as 1, and whether that is certain. dsbuild compiles
+// knows reports whether a compiler for a machine defines a macro, as 1, and whether that is certain. Wheels are
 // for NVIDIA's GPUs on Linux alone. What a builder or a flag decides (AVX, BF16, the GPU's arch) is not certain, but
-// DeepSpeed's builders define macros of AVX only on x86_64, and those of NEON and SVE only on Arm.
+// DeepSpeed's builders define macros of AVX only on x86_64, and macros of NEON and SVE only on Arm.
 func knows(machine, macro string) (defined, certain bool) {
 	always := []string{"__linux__", "__linux", "__unix__", "__unix", "__LP64__", "_LP64"}
 	never := []string{

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/compat/evidence"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -99,6 +100,11 @@ func (p *Planner) openSource(ctx context.Context, source string) error {
 		}
 	}
 	if p.source.Kind != pipeline.SourceRelease {
+		changed, err := p.compareOps()
+		if err != nil {
+			p.options.Report.Note("cannot compare the ops of %s with those that are proven: %v", p.source.Ref, err)
+		}
+		p.tables = p.tables.WithSources(compat.DeepSpeed{Version: p.source.Version, Changed: changed})
 		return nil
 	}
 	found, err := p.releases.DeepSpeed(ctx, p.tables, p.source.Version)
@@ -108,6 +114,20 @@ func (p *Planner) openSource(ctx context.Context, source string) error {
 	p.reportLookup(p.options.Report, found)
 	p.tables, p.source.Version = found.Tables, found.Version
 	return nil
+}
+
+// compareOps compares the ops of the source's copy with those that were proven.
+func (p *Planner) compareOps() (evidence.Changes, error) {
+	f, err := os.Open(p.source.File)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // was read
+	sources, err := evidence.Read(f)
+	if err != nil {
+		return nil, err
+	}
+	return p.tables.Evidence.Judge(sources), nil
 }
 
 // Close removes the copies of sources.
@@ -177,7 +197,7 @@ func (p *Planner) Group(ctx context.Context, nodes []compat.Member, r wheel.Requ
 // ofSource returns a request for the source, in the words of the resolver.
 func (p *Planner) ofSource(r wheel.Request) wheel.Request {
 	r = narrowed(r)
-	r.DeepSpeed, r.Foreign = p.source.Version, p.source.Kind != pipeline.SourceRelease
+	r.DeepSpeed = p.source.Version
 	return r
 }
 
