@@ -46,7 +46,7 @@ type findings struct {
 	notes   []string      // notes for the user
 }
 
-// programState says how far the program on the node has come.
+// programState is how far the program on the node has come.
 type programState struct {
 	op   string // the op being loaded
 	done bool   // the program has sent its last message
@@ -194,7 +194,7 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 	n.program.op, n.program.done = "", false
 	request := map[string]any{"ops": ops, "version": n.installed.Version}
 	script := node.Script{Python: n.Host.Python, Program: loadProgram, Request: request}
-	// A Python writes byte code beside the modules when it starts and imports, which would
+	// A Python writes byte code next to the modules when it starts and imports, which would
 	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
 	maps.Copy(env, acceleratorEnv(cuda, *n.Facts))
