@@ -131,9 +131,12 @@ func TestPublicWheelsServeEveryTorch(t *testing.T) {
 		script = strings.Replace(script, "--builder host", "", 1) // this machine is not the job's container
 		out := mustRunStep(t, dir, strings.TrimSpace(script)+" --dry-run --verbose")
 		kind, _, _ := strings.Cut(name, "-x86_64")
-		label := regexp.MustCompile(`(?m)^ +DS_BUILD_STRING=(.*)$`).FindStringSubmatch(out)
+		label := "" // which the plan does not print
+		if m := regexp.MustCompile(`(?m)^ +DS_BUILD_STRING=(.*)$`).FindStringSubmatch(out); m != nil {
+			label = m[1]
+		}
 		want, known := labels[strings.TrimSuffix(kind, "-aarch64")]
-		if !strings.Contains(out, "for torch 2.10 or newer (stable ABI") || len(label) != 2 || label[1] != want || !known {
+		if !strings.Contains(out, "for torch 2.10 or newer (stable ABI") || label != want || !known {
 			t.Errorf("%s: the plan has the label %q and is\n%s\nwant a wheel for torch 2.10 or newer with the label %q", name, label, out, want)
 		}
 	}

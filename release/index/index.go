@@ -3,7 +3,7 @@
 // wheel beside it (PEP 658, 714).
 //
 // An installer takes the wheel whose version sorts last, whatever hardware the machine has, and a label sorts after no label: a wheel
-// for one GPU would hide the complete build. So each kind of builds has a project page of its own.
+// for one GPU would hide the complete build. So each kind of builds has a separate project page.
 package index
 
 import (

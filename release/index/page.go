@@ -12,7 +12,7 @@ import (
 )
 
 // pathOf returns the directory, below that of the index, with the page of a kind. Complete builds have the directory of the index
-// itself. None has the name of a project that is installed beside DeepSpeed: uv would search for the project there alone.
+// itself. None has the name of a package that DeepSpeed requires: uv would search for the package there alone.
 func pathOf(kind wheel.Kind) string {
 	switch kind {
 	case wheel.KindComplete:

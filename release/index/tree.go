@@ -141,20 +141,14 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	if err := refuseLinks(dir, files, before); err != nil {
 		return 0, 0, err
 	}
+	if err := checkReplaced(dir, files, before, earlier.Wheels); err != nil {
+		return 0, 0, err
+	}
 	want, notes := map[string]bool{}, map[string]note{}
 	for _, f := range files {
 		want[f.path] = true
 		if f.wheel != nil {
-			name := path.Base(f.path)
-			notes[name] = *f.wheel
-			if old := earlier.Wheels[name].Manifest.SHA256; old != "" && old != f.wheel.Manifest.SHA256 {
-				return 0, 0, usagef("published files are immutable: build it under another version, or write another index",
-					"%s already has another %s, sha256 %s", dir, name, old)
-			}
-		}
-		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
-			return 0, 0, usagef("move it, or write the index to another directory",
-				"%s already exists and is not part of an index written by dsbuild", filepath.Join(dir, f.path))
+			notes[path.Base(f.path)] = *f.wheel
 		}
 	}
 	both := maps.Clone(before)
@@ -196,7 +190,7 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	return written, removed, writeMark(dir, want, notes)
 }
 
-// refuseLinks refuses a folder of the index that is a symbolic link: otherwise dsbuild would
+// refuseLinks rejects a folder of the index that is a symbolic link: otherwise dsbuild would
 // write, compare and remove files at the link's target.
 func refuseLinks(dir string, files []file, before map[string]bool) error {
 	folders := map[string]bool{}
@@ -216,6 +210,26 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 		if info, err := os.Lstat(at); err == nil && info.Mode().Type() == fs.ModeSymlink {
 			return usagef("remove the link, or write the index to another directory",
 				"%s is a symbolic link, not a directory", at)
+		}
+	}
+	return nil
+}
+
+// checkReplaced rejects an index that would replace a published wheel, or a file that dsbuild did not write.
+func checkReplaced(dir string, files []file, before map[string]bool, earlier map[string]note) error {
+	for _, f := range files {
+		at := filepath.Join(dir, filepath.FromSlash(f.path))
+		if _, err := os.Lstat(at); err == nil && !before[f.path] {
+			return usagef("move it, or write the index to another directory",
+				"%s already exists and is not part of an index written by dsbuild", at)
+		}
+		if f.wheel == nil {
+			continue
+		}
+		name := path.Base(f.path)
+		if old := earlier[name].Manifest.SHA256; old != "" && old != f.wheel.Manifest.SHA256 {
+			return usagef("published files are immutable: build it under another version, or write another index",
+				"%s already has another %s, sha256 %s", dir, name, old)
 		}
 	}
 	return nil
