@@ -441,7 +441,7 @@ func addCross(env map[string]string, tc compat.Toolchain) {
 	}
 }
 
-// versionVariable tells DeepSpeed's setup.py the local part of the version. If it is empty, a release's sources say that
+// versionVariable is for DeepSpeed's setup.py: the local part of the version. If it is empty, a release's sources say that
 // there is none.
 const versionVariable = "DS_BUILD_STRING"
 

@@ -234,7 +234,7 @@ func pinTorch(metadata []byte, m Manifest) ([]byte, error) {
 var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
 
 // torchPin returns the requirement of torch. With the stable ABI it has no upper bound: the wheel's loader tries a newer
-// torch, and refuses one whose stable ABI is another.
+// torch, and rejects a different stable ABI.
 func (m Manifest) torchPin() (string, error) {
 	if m.TorchABI != nil {
 		return "torch>=" + m.TorchABI.Min, nil

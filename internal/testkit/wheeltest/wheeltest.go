@@ -44,7 +44,7 @@ type Options struct {
 	Stable   string            // oldest torch, X.Y, of a wheel of the stable ABI; "": for Torch alone
 	AllOps   bool              // of a wheel of the stable ABI: all ops were asked for
 	Archs    []string          // of a wheel of the stable ABI: those asked for; none: every GPU
-	Recipe   int               // of the build tag of a wheel of the stable ABI; 0 means 1, NoBuildTag none
+	Recipe   int               // of the build tag of a wheel of the stable ABI (default 1), or NoBuildTag
 }
 
 // NoBuildTag is the Recipe of a wheel of the stable ABI whose name has no build tag.
