@@ -48,7 +48,7 @@ var armForms = []armForm{
 
 const atomics = "atomics"
 
-// armFeature returns the feature that an instruction needs; "" for none beyond Armv8-A with NEON.
+// armFeature returns the feature beyond Armv8-A with NEON that an instruction needs. It returns "" if there is none.
 func armFeature(word uint32) string {
 	for _, f := range armForms {
 		if word&f.mask == f.value {
