@@ -181,7 +181,7 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	}
 	for _, version := range []string{"3.10", "3.14"} {
 		for program, script := range map[string]string{
-			"pip": fmt.Sprintf("%s -q --platform manylinux_2_28_x86_64 --python-version %s -d got --index-url file://%s deepspeed", pip, version, index),
+			"pip": fmt.Sprintf("%s -q --platform manylinux_2_24_x86_64 --python-version %s -d got --index-url file://%s deepspeed", pip, version, index),
 			"uv":  fmt.Sprintf("%s pip install -q --no-deps --python-platform x86_64-manylinux_2_28 --python-version %s --target got --index-url file://%s deepspeed", uv, version, index),
 		} {
 			mustRunStep(t, dir, "rm -rf got && mkdir got && "+script)
