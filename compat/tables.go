@@ -19,7 +19,7 @@ var data embed.FS
 type DeepSpeed struct {
 	Version string `json:"deepspeed"`
 	SHA256  string `json:"sha256"` // of the source distribution
-	// Changed are the ops that differ from all that was proven with torch's stable ABI; nil if they were not compared.
+	// Changed are the ops that differ from all that was proven with torch's stable ABI. It is nil if they were not compared.
 	Changed evidence.Changes `json:"changed,omitempty"`
 }
 

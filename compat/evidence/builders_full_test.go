@@ -63,6 +63,8 @@ func TestFullStableBuilders(t *testing.T) {
 				continue
 			}
 			b.Includes = slices.DeleteFunc(b.Includes, path.IsAbs)
+			slices.Sort(read.sources) // the sources of a base class are read later
+			slices.Sort(b.Sources)
 			if !slices.Equal(read.sources, b.Sources) || strings.Join(read.includes, " ") != strings.Join(b.Includes, " ") {
 				t.Errorf("%s: %s (%s): read %q and %q, want %q and %q", version, op, b.Class, read.sources, read.includes, b.Sources, b.Includes)
 			}
