@@ -153,6 +153,7 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	}
 	older := wheeltest.OfKind(wheel.KindComplete)
 	older.Version = "0.19.7"
+	older.Ops[0].Imports = []string{"getrandom"} // of glibc 2.25
 	wheeltest.Packed(t, dir, older)
 	// For gh: a release has the older wheel.
 	const gh = "#!/bin/sh\ncase $2 in\nlist) echo wheels-0.19.7 ;;\ndownload) cp ./*-0.19.7-*.whl \"$5\" ;;\nesac\n"
