@@ -106,9 +106,8 @@ func (c conn) answer(cmd remote.Command) error {
 	if err != nil {
 		return err
 	}
-	var quoted string
 	var told struct{ Mark string }
-	if err := errors.Join(json.Unmarshal(bytes.SplitN(sent, []byte("\n"), 3)[1], &quoted), json.Unmarshal([]byte(quoted), &told)); err != nil {
+	if err := json.NewDecoder(bytes.NewReader(sent[len(remote.EndShell):])).Decode(&told); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(cmd.Stdout, "\n%s{\"place\": %q, \"current\": \"\", \"python\": \"p\", \"users\": {\"\": {\"in_use\": [{\"pid\": 7, \"user\": \"me\", \"command\": \"train.py\", \"job\": \"\"}]}}}\n", told.Mark, c.place.path)

@@ -196,7 +196,7 @@ func TestCollectHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Collect(t.Context(), l, files)
-	if fault.ExitCode(err) != 4 || !strings.Contains(fault.Hint(err), "dsbuild env lock") || !strings.Contains(err.Error(), copied) {
+	if fault.ExitCode(err) != 4 || !strings.Contains(fault.Hint(err), `"env lock"`) || !strings.Contains(err.Error(), copied) {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
