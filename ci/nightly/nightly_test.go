@@ -205,7 +205,7 @@ func TestOwnWorkflowsTrustNoTag(t *testing.T) {
 		"wheels.yml release":  draft,
 		"wheels.yml index":    {"id-token": "write", "pages": "write"},
 	}
-	seesToken := []string{"make release", "Push the image", "Draft the release"}
+	seesToken := []string{"make release", "Push the image", "Draft the release", "Fetch the published wheels"}
 	for _, file := range files {
 		text, jobs := readWorkflow(t, file)
 		if wrong := lintWorkflow(t, file, text); len(wrong) > 0 {
