@@ -31,8 +31,8 @@ func newVerifyCommand(a *app) *cobra.Command {
 All nodes should run what most nodes run: the same build of DeepSpeed, named by
 the sha256 of its wheel, and the same versions of torch, CUDA, NCCL, Python and
 transformers. Every file of DeepSpeed, whichever tool installed it, is compared
-with its RECORD, dsbuild's installation record and the other nodes; then every op
-is loaded. Different drivers, glibc versions, CPUs and GPUs are listed but
+with its RECORD, dsbuild's installation record and the other nodes; then every
+op is loaded. Different drivers, glibc versions, CPUs and GPUs are listed but
 allowed. Nothing is changed on the nodes.
 
 With --wheel, each node must run the given wheel or, from a directory, its best

@@ -39,7 +39,7 @@ size = int(argv[at + 1].split("+")[0])
 head = b""
 while len(head) < size:
     head += os.read(0, size - len(head))
-told = json.loads(json.loads(head.decode().partition("\n")[2]))
+told = json.loads(head.decode().split("\n", 3)[3])  # after remote.EndShell
 request = told["request"] or {}
 kind = ("probe" if told["program"].startswith("probe") else "relay" if "quiet_s" in request else "agent" if "silence_s" in request else "verify" if "record" in request else "load" if "ops" in request else "other")
 if kind == "probe" and "known" in request:

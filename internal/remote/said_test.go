@@ -30,7 +30,7 @@ func TestWordsOfSSH(t *testing.T) {
 		"no listener":     {"debug1: Connecting\nssh: connect to host 10.0.0.1 port 2222: Connection refused\n", "cannot connect to 10.0.0.1:2222: connection refused", "start sshd on port 2222"},
 		"no answer":       {"ssh: connect to host 10.0.0.1 port 2222: Connection timed out\r\n", "connection to 10.0.0.1:2222 timed out", "port 2222 is open"},
 		"no route":        {"ssh: connect to host 10.0.0.1 port 2222: No route to host\n", "No route to host", ""},
-		"no name":         {"ssh: Could not resolve hostname gpu1: Name or service not known\n", "cannot resolve host: Name or service not known", "set address:"},
+		"no name":         {"ssh: Could not resolve hostname gpu1: Name or service not known\n", "cannot resolve host: Name or service not known", `"key":"address"`},
 		"no name server":  {"ssh: Could not resolve hostname gpu1: Temporary failure in name resolution\n", "name lookup failed: Temporary failure", "check the name server"},
 		"banned":          {"kex_exchange_identification: banner line 0: Not allowed at this time\n", "Not allowed at this time", "PerSourcePenaltyExemptList"},
 		"turned away":     {"debug1: x\nkex_exchange_identification: banner line 0: Exceeded MaxStartups\ndebug1: y\n", "connection closed during SSH handshake: Exceeded MaxStartups", "MaxStartups"},
