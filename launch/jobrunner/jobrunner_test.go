@@ -3,7 +3,6 @@
 package jobrunner_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -491,12 +490,9 @@ func TestNonsenseEndsTheSession(t *testing.T) {
 // markOf reads the mark of messages from the beginning of a program.
 func markOf(t *testing.T, program io.Reader) string {
 	t.Helper()
-	r := bufio.NewReaderSize(program, 256)
-	_, err := r.ReadString('\n')
-	line, err2 := r.ReadString('\n')
-	var text string
 	var told struct{ Mark string }
-	if err := errors.Join(err, err2, json.Unmarshal([]byte(line), &text), json.Unmarshal([]byte(text), &told)); err != nil {
+	_, err := io.CopyN(io.Discard, program, int64(len(remote.EndShell)))
+	if err := errors.Join(err, json.NewDecoder(program).Decode(&told)); err != nil {
 		t.Error(err)
 	}
 	return told.Mark
