@@ -56,8 +56,16 @@ var errCondition = errors.New("not a condition")
 // levels are the binary operators, those that bind least first.
 func levels() [][]string {
 	return [][]string{
-		{"||", "or"}, {"&&", "and"},
-		{"|", "bitor"}, {"^", "xor"}, {"&", "bitand"}, {"==", "!=", "not_eq"}, {"<", ">", "<=", ">="}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "%"},
+		{"||", "or"},
+		{"&&", "and"},
+		{"|", "bitor"},
+		{"^", "xor"},
+		{"&", "bitand"},
+		{"==", "!=", "not_eq"},
+		{"<", ">", "<=", ">="},
+		{"<<", ">>"},
+		{"+", "-"},
+		{"*", "/", "%"},
 	}
 }
 

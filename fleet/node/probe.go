@@ -213,8 +213,7 @@ func (a *answer) readMessage(message json.RawMessage) error {
 			a.gpus = append(a.gpus, GPU{Name: value})
 		}
 	case "driver":
-		// The line identifies the kernel module: "NVRM version: NVIDIA UNIX x86_64 Kernel Module
-		// 580.65.06  …".
+		// The line names the kernel module: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  …".
 		words := strings.Fields(value)
 		if i := slices.IndexFunc(words, isVersion); i >= 0 {
 			a.driver = words[i]

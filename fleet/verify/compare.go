@@ -159,8 +159,7 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 			"a deploy is in progress or was interrupted")
 	}
 	if n.Facts.Leftovers && !n.Facts.Unfinished {
-		n.note("files of a running or interrupted deploy are in %s; the next deploy removes them",
-			node.QuotePath(n.Facts.Home()))
+		n.note("files of a running or interrupted deploy are in %s; the next deploy removes them", node.QuotePath(n.Facts.Home()))
 	}
 	if n.Facts.DeepSpeed == nil {
 		n.runsOther = true
