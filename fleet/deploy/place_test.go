@@ -153,6 +153,7 @@ func TestCommandsOfAnotherPython(t *testing.T) {
 		"by its RECORD":     {"#!/bin/sh\n", true},
 		"by its first line": {starts, false},
 		"by a second line":  {"#!/bin/sh\n'''exec' \"" + filepath.Join(e.dir, "bin/python3.99") + "\" \"$0\" \"$@\"\n' '''\n", false},
+		"in two quotes":     {"#!/bin/sh\n'''exec' '" + filepath.Join(e.dir, "bin") + "/'\"python3.99\" \"$0\" \"$@\"\n' '''\n", false},
 	} {
 		own("ds_report", c.text, c.recorded)
 		was := e.snapshot(t)

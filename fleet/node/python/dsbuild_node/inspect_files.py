@@ -9,10 +9,11 @@ from dsbuild_node.distributions import (
     dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, record_sha256, scripts_folder,
     sites)
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.files import content, load_json, text
+from dsbuild_node.files import load_json, text
 from dsbuild_node.import_check import Failed, attempt, check_found, check_place, found_by_import, shadow_advice
 from dsbuild_node.record import (
-    HASHES, altered, file_digest, is_code, is_vouched, owners, record_rows, unknown_entries, walk, written, wrong_byte_code)
+    HASHES, altered, file_digest, interpreter_of, is_code, is_vouched, owners, record_rows, unknown_entries, walk, written,
+    wrong_byte_code)
 
 MOST_FILES = 10000  # of one package; more are not DeepSpeed's
 MOST_NAMED = 50  # files of one kind that are named
@@ -82,8 +83,8 @@ def tell_modes(paths):
         emit({"note": "world-writable: %s; fix permissions with chmod -R o-w" % some(open_to_all)})
 
 
-def is_as_recorded(told):
-    """Whether the digests in a value of digests are equal."""
+def digests_agree(told):
+    """Whether the two digests in a value of digests are equal."""
     said, actual = told.split(" ")[:2]
     try:
         return written(bytes.fromhex(actual)) == said.partition("=")[2].rstrip("=")
@@ -95,7 +96,7 @@ def leave_to_owners(info, files):
     """Reports code that belongs to other distributions, and removes from files what RECORD does not list of it: a deploy
     does not move that code. If DeepSpeed has a file at the same path, a deploy fails."""
     site = os.path.dirname(info)
-    owned = owners([os.path.join(site, path) for path, told in files.items() if not is_as_recorded(told)], {"deepspeed"})
+    owned = owners([os.path.join(site, path) for path, told in files.items() if not digests_agree(told)], {"deepspeed"})
     for owner in sorted(set(owned.values())):
         paths = sorted(path[len(site) + 1:] for path in owned if owned[path] == owner)
         unlisted = [path for path in paths if files[path].startswith(" ")]
@@ -108,16 +109,6 @@ def leave_to_owners(info, files):
 def some(paths):
     """The first paths, for a sentence."""
     return ", ".join(paths[:4]) + (" and more" if paths[4:] else "")
-
-
-def interpreter_of(path):
-    """The Python that a command starts by its path; empty for other programs."""
-    first, _, rest = content(path, 1024).partition(b"\n")
-    words = first[2:].split() if first.startswith(b"#!") else []
-    if words[:1] == [b"/bin/sh"] and rest.startswith(b"'''exec' "):  # where the path is too long for the first line
-        words = rest.split(None, 2)[1:]
-    program = os.fsdecode(words[0].strip(b'"')) if words else ""
-    return program if program.startswith("/") and os.path.basename(program).startswith("python") else ""
 
 
 def folder_id(path):
@@ -137,7 +128,8 @@ def tell_foreign_commands(site, rows):
             continue
         path = os.path.normpath(os.path.join(site, row[0]))
         program = interpreter_of(path) if os.path.basename(os.path.dirname(path)) == "bin" else ""
-        if program and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
+        is_python = program.startswith("/") and os.path.basename(program).startswith("python")
+        if is_python and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
             emit({"wrong": "command %s starts the Python of another environment: %s" % (path, program), "advice": "other-python"})
             return
 

@@ -6,7 +6,8 @@ from dsbuild_node.distributions import (
     dist_info, dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, own_note, record_sha256,
     scripts_folder, sites)
 from dsbuild_node.files import content, load_json, text
-from dsbuild_node.record import altered, is_as_recorded, owners, record_rows, rows_in, unknown_code, unknown_entries, wrong_byte_code
+from dsbuild_node.record import (
+    altered, interpreter_of, is_as_recorded, owners, record_rows, rows_in, unknown_code, unknown_entries, wrong_byte_code)
 
 
 def record_of(name):
@@ -41,15 +42,6 @@ def recorded_commands(paths, places):
     return found
 
 
-def interpreter_of(path):
-    """The name of the interpreter in a script's first line, with links resolved."""
-    first, _, rest = content(path, 1 << 12).decode("utf-8", "surrogateescape").partition("\n")
-    words = first[2:].split() if first.startswith("#!") else []
-    if rest.startswith("'''exec' "):  # a shell starts it, because its path is long or has a space
-        words = [rest[len("'''exec' "):].partition(' "$0"')[0].strip("\"'")]
-    return os.path.basename(os.path.realpath(words[-1 if words[0].endswith("/env") else 0])) if words else ""
-
-
 def of_other_pythons(paths):
     """Those of the commands that belong to another Python of this prefix: its site-packages for each. A command is
     this Python's if it is as this one's RECORD says; else the other's if it is as the other's RECORD says, or starts it."""
@@ -61,7 +53,8 @@ def of_other_pythons(paths):
     paths -= set(recorded_commands(paths, sites()))
     found, names = recorded_commands(paths, others), {os.path.basename(os.path.dirname(place)): place for place in others}
     for path in paths.difference(found):
-        place = names.get(interpreter_of(path))
+        program = interpreter_of(path)
+        place = names.get(os.path.basename(os.path.realpath(program))) if program else None
         found.update({path: place} if place else {})
     return found
 

@@ -100,6 +100,20 @@ def is_code(path):
     return st.st_mode & 0o170000 != 0o100000 or st.st_mode & 0o111 != 0 or content(path, 4).startswith((b"\x7fELF", b"#!", b"PK", b"!<ar"))
 
 
+def interpreter_of(path):
+    """The program that a script's first line starts, by the name there. Returns "" for a file without one."""
+    first, _, rest = content(path, 1 << 12).decode("utf-8", "surrogateescape").partition("\n")
+    words = first[2:].split() if first.startswith("#!") else []
+    if rest.startswith("'''exec' "):  # a shell starts it, because its path is long or has a space
+        from shlex import split  # imports re
+
+        try:
+            return split(rest.partition("\n")[0])[1]
+        except (ValueError, IndexError):
+            return ""
+    return words[-1 if words[0].endswith("/env") else 0] if words else ""
+
+
 def walk(package, byte_code=False):
     """Every file and link below a folder: (path, whether it is a link). Follows no link, and
     skips byte code in __pycache__ unless it is asked for. (os.walk takes three times as long.)"""
