@@ -169,20 +169,16 @@ func (a *evaluation) remarkProofs() {
 		a.addWarning("not proven with torch's stable ABI as in DeepSpeed %s, and omitted: %s; DeepSpeed compiles omitted ops on the node "+
 			"when a job needs them; to build them for one torch, pass --abi torch", release, joinWords(omitted[release]))
 	}
-	var loaded, other []string
+	var loaded []string
 	for _, op := range a.toolchain.Ops {
 		if !op.doesTheSame() {
 			loaded = append(loaded, op.Name)
-		}
-		if a.deepspeed.Changed == nil {
-			other = append(other, op.Name)
 		}
 	}
 	if len(loaded) > 0 {
 		a.addWarning("%s: only loaded with torch's stable ABI; no kernel has run on a GPU", joinWords(loaded))
 	}
-	if len(other) > 0 {
-		a.addWarning("%s: not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops --json)",
-			joinWords(other), a.deepspeed.Version)
+	if ops := a.toolchain.OpNames(false); a.deepspeed.Changed == nil && len(ops) > 0 {
+		a.addWarning("%s: not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops --json)", joinWords(ops), a.deepspeed.Version)
 	}
 }

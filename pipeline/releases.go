@@ -138,14 +138,26 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 
 // compareOps compares the ops of a release that the tables lack with those that were proven, by its source distribution.
 func (r *Releases) compareOps(ctx context.Context, f *Found, sdist pyindex.File) error {
+	sources, err := ReadSdist(ctx, r.client, sdist)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		f.addNote("cannot compare the ops of DeepSpeed %s with those that are proven: %v", f.Version, err)
+		return nil
+	}
+	f.Tables = f.Tables.WithChanges(f.Version, f.Tables.Evidence.Judge(sources))
+	return nil
+}
+
+// ReadSdist downloads a source distribution of DeepSpeed, which must have the sha256 of the index, and returns what decides
+// its ops. Errors begin with the name of the file.
+func ReadSdist(ctx context.Context, client *pyindex.Client, sdist pyindex.File) (*evidence.Sources, error) {
 	var text []byte
-	err := r.client.Download(ctx, sdist, func(body io.Reader) (err error) {
+	err := client.Download(ctx, sdist, func(body io.Reader) (err error) {
 		text, err = io.ReadAll(io.LimitReader(body, maxSdist+1))
 		return err
 	})
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	if sum := sha256.Sum256(text); err == nil && hex.EncodeToString(sum[:]) != sdist.SHA256 {
 		err = errors.New("its sha256 differs from the index")
 	}
@@ -154,11 +166,9 @@ func (r *Releases) compareOps(ctx context.Context, f *Found, sdist pyindex.File)
 		sources, err = evidence.Read(bytes.NewReader(text))
 	}
 	if err != nil {
-		f.addNote("cannot compare the ops of DeepSpeed %s with those that are proven: %s: %v", f.Version, sdist.Name, err)
-		return nil
+		return nil, fmt.Errorf("%s: %w", sdist.Name, err)
 	}
-	f.Tables = f.Tables.WithChanges(f.Version, f.Tables.Evidence.Judge(sources))
-	return nil
+	return sources, nil
 }
 
 // maxSdist bounds a source distribution, of which DeepSpeed's have a thirtieth.

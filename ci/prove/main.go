@@ -7,13 +7,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/signal"
@@ -82,9 +78,6 @@ type release struct {
 	sources         *evidence.Sources
 }
 
-// maxSdist bounds a source distribution.
-const maxSdist = 64 << 20
-
 // fetch downloads the source distribution of a release.
 func fetch(ctx context.Context, index, version string) (release, error) {
 	network, err := pipeline.NewNetwork(pipeline.NetworkOptions{IndexURL: index}, os.Getenv)
@@ -111,19 +104,9 @@ func fetch(ctx context.Context, index, version string) (release, error) {
 	if i < 0 {
 		return release{}, fmt.Errorf("no source distribution of DeepSpeed %s on %s", version, index)
 	}
-	var text []byte
-	if err := client.Download(ctx, files[i], func(body io.Reader) (err error) {
-		text, err = io.ReadAll(io.LimitReader(body, maxSdist))
-		return err
-	}); err != nil {
-		return release{}, err
-	}
-	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != files[i].SHA256 {
-		return release{}, fmt.Errorf("%s: its sha256 differs from the index", files[i].Name)
-	}
-	sources, err := evidence.Read(bytes.NewReader(text))
+	sources, err := pipeline.ReadSdist(ctx, client, files[i])
 	if err != nil {
-		return release{}, fmt.Errorf("%s: %w", files[i].Name, err)
+		return release{}, err
 	}
 	return release{version, files[i].SHA256, sources}, nil
 }
