@@ -80,10 +80,10 @@ func (c command) runHere(ctx context.Context) error {
 	return nil
 }
 
-// tailOf returns the last lines of a file, or nothing.
-func tailOf(path string) string {
-	text, _ := os.ReadFile(path) //nolint:errcheck // only for an error message
-	return strings.ReplaceAll(child.LastLines(text, tailLines), "\n", "\n    ")
+// tailOf returns the last n lines of a file, or nothing.
+func tailOf(path string, n int) string {
+	text, _ := os.ReadFile(path) //nolint:errcheck // only for a message
+	return strings.ReplaceAll(child.LastLines(text, n), "\n", "\n    ")
 }
 
 // waitUntil calls ok until it returns true or the time is over.

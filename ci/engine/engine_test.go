@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -231,6 +232,34 @@ func TestPhase(t *testing.T) {
 	}
 	srv.Close()
 	expect("closed again", phaseSilent)
+}
+
+// An engine that was killed removes its cache at the next start, and answers only then.
+func TestWaitForAnswer(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		log     string
+		answers time.Duration
+		want    string
+	}{
+		{"starts", "starting\n", 80 * time.Second, ""},
+		{"hangs", "starting\n", time.Hour, "timed out"},
+		{"removes its cache", "level=INFO msg=\"discarding dagql cache without persistence\"\n", 6 * time.Minute, ""},
+		{"hangs after that", "discarding dagql cache\nauto snapshotter\n", time.Hour, "timed out"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, began := testLayout(t), time.Now()
+			put(t, l.Log(), c.log)
+			var out bytes.Buffer
+			err := l.waitForAnswer(t.Context(), newConsole(&out), func() bool { return time.Since(began) >= c.answers })
+			if got := fmt.Sprint(err); err != nil && got != c.want || err == nil && c.want != "" {
+				t.Errorf("%s: error %v, want %q", c.name, err, c.want)
+			}
+			if said := strings.Contains(out.String(), "removes its cache"); said != (c.name == "removes its cache") {
+				t.Errorf("%s: printed\n%s", c.name, out.String())
+			}
+		})
+	}
 }
 
 // After a crash, no recorded pid may be trusted: another process may have it by now.

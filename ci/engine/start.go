@@ -14,8 +14,32 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// startLimit is how long an engine may take until it answers.
+// startLimit is how long an engine may take until it answers, without the time in which it removes
+// the cache of one that was killed.
 const startLimit = 90 * time.Second
+
+// waitForAnswer waits until answered returns true.
+func (l Layout) waitForAnswer(ctx context.Context, con *console, answered func() bool) error {
+	stop := con.reportProgress("engine", func() string {
+		if l.removesCache() {
+			return "it was killed, and removes its cache before it answers"
+		}
+		return "waiting until it answers"
+	})
+	defer stop()
+	for {
+		err := waitUntil(ctx, startLimit, answered)
+		if err == nil || ctx.Err() != nil || !l.removesCache() {
+			return err
+		}
+	}
+}
+
+// removesCache reports whether the engine, at its start, removes the cache of one that was killed. That takes minutes, after
+// which it writes further lines.
+func (l Layout) removesCache() bool {
+	return strings.Contains(tailOf(l.Log(), 1), "discarding dagql cache")
+}
 
 // groupConfig puts the containers' control groups below one with our own name, so that exactly
 // these can be removed afterwards.
@@ -50,7 +74,7 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 		return nil
 	case phaseSilent:
 		con.printLine("engine", "%s runs but does not answer yet: waiting", r.Engine)
-		err := waitUntil(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
+		err := l.waitForAnswer(ctx, con, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
 		if err != nil {
 			return fault.WithHint(fmt.Errorf("the engine (%s) does not answer on %s: %w", r.Engine, l.Socket(), err),
 				"see %s; stop it with: make engine-stop", l.Log())
@@ -72,10 +96,8 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 	if err != nil {
 		return fmt.Errorf("starting the engine: %w", err)
 	}
-	stop := con.reportProgress("engine", func() string { return "waiting until it answers" })
-	defer stop()
 	died := false
-	err = waitUntil(ctx, startLimit, func() bool {
+	err = l.waitForAnswer(ctx, con, func() bool {
 		select {
 		case <-gone:
 			died = true
@@ -87,7 +109,7 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 		err = errors.New("it ended at once")
 	}
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, tailOf(l.Log())),
+		return fault.WithHint(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, tailOf(l.Log(), tailLines)),
 			"all of it: %s", l.Log())
 	}
 	con.printLine("engine", "started in %.1f s", time.Since(began).Seconds())
