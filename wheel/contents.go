@@ -72,17 +72,25 @@ type CPU struct {
 
 // Op returns the name of the extension's op. DeepSpeed calls the file <op>_op, and leaves out the
 // suffix for a few (ragged_ops). One file is misplaced: inference_core_ops lies in the folder
-// above kernels, and its file name begins with "kernels". A library of the stable ABI, which is no
-// module of Python, is called lib<op>_op.so.
+// above kernels, and its file name begins with "kernels". A library of the stable ABI is called
+// lib<op>_op.so, or lib<op>_op.<variant>.so.
 func (e Extension) Op() string {
-	name, suffix, _ := strings.Cut(path.Base(e.Path), ".")
-	if suffix == "so" {
-		name = strings.TrimPrefix(name, "lib")
+	name, _, _ := strings.Cut(path.Base(e.Path), ".")
+	if m := libraryName.FindStringSubmatch(path.Base(e.Path)); m != nil {
+		name = m[1]
 	}
 	if rest, ok := strings.CutPrefix(name, "kernels"); ok && path.Dir(e.Path) == "deepspeed/inference/v2" {
 		name = rest
 	}
 	return strings.TrimSuffix(name, "_op")
+}
+
+// Variant returns the variant in the name of the extension's file; "" if the file has the op's only build.
+func (e Extension) Variant() string {
+	if m := libraryName.FindStringSubmatch(path.Base(e.Path)); m != nil {
+		return m[2]
+	}
+	return ""
 }
 
 // Archs returns the compute capabilities any extension has SASS for, and those

@@ -32,6 +32,9 @@ type Manifest struct {
 	// not made for every GPU.
 	OpArchs map[string]DeviceCode `json:"op_archs,omitempty"`
 
+	// Variants are the builds of ops that the wheel has several times.
+	Variants []Variant `json:"variants,omitempty"`
+
 	// Requires are the Python packages that ops need on a node, beside DeepSpeed's own
 	// requirements. METADATA lists them too.
 	Requires []string `json:"requires,omitempty"`
@@ -42,7 +45,7 @@ type Manifest struct {
 	CPU      string `json:"cpu"`
 	Python   string `json:"python"`   // X.Y, with + for that or a newer one
 	Torch    string `json:"torch"`    // X.Y.Z; the oldest, X.Y, of a wheel of the stable ABI
-	CUDA     string `json:"cuda"`     // X.Y; X, for any of that major, of a wheel of the stable ABI
+	CUDA     string `json:"cuda"`     // X.Y; of a wheel of the stable ABI X, or "" (see Variant)
 	GCC      string `json:"gcc"`      // full version
 	Glibc    string `json:"glibc"`    // symbol floor of the extensions: X.Y
 	GLIBCXX  string `json:"glibcxx"`  // likewise, of libstdc++: X.Y.Z
