@@ -62,7 +62,7 @@ func (m Manifest) Label(allOps bool) string {
 	if cpu := CPULevel(m.CPU); cpu != DefaultCPU(cpu.Machine()) {
 		parts = append(parts, cpu.Short())
 	}
-	if m.CUDA != completeCUDA {
+	if m.CUDA != "" && m.CUDA != completeCUDA {
 		parts = append(parts, "cu"+m.CUDA)
 	}
 	if m.Env[KeepDebugVariable] != "" {
