@@ -289,11 +289,14 @@ func printWheel(a *app, w wheel.Artifact) error {
 	if m.TorchABI != nil {
 		torch += " or newer"
 	}
+	if all := m.CUDAs(); len(all) > 0 {
+		torch += ", CUDA " + strings.Join(all, " and ")
+	}
 	took := ui.Duration(time.Duration(w.Seconds * float64(time.Second)))
 	_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n"+
-		"  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
+		"  ops %s; %s; %s; torch %s, Python %s, glibc %s\n",
 		relativePath(w.Path), ui.Size(w.Size), w.SHA256, took, cached,
-		strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, wheel.MinGlibcForInstall(m.Name, m.Glibc))
+		strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.Python, wheel.MinGlibcForInstall(m.Name, m.Glibc))
 	return err
 }
 
