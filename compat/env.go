@@ -3,6 +3,7 @@ package compat
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/compat/evidence"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -68,6 +69,20 @@ func (t *Tables) OffersTorch(s wheel.Request) bool {
 	return slices.ContainsFunc(t.Torches, func(r Torch) bool {
 		return isTorch(s.Torch, r) && isCUDA(s.CUDA, r.CUDA) && t.DriverSupports(s.Driver, r.CUDA)
 	})
+}
+
+// TorchCUDA returns the CUDA, X.Y, that a torch for a machine is built for: by its local version (2.15.0+cu132), or else as
+// the package index has it. It returns "" for a torch without CUDA, or one that the tables lack.
+func (t *Tables) TorchCUDA(version, machine string) string {
+	version, local, _ := strings.Cut(version, "+")
+	if digits, ok := strings.CutPrefix(local, "cu"); ok && len(digits) > 1 {
+		return digits[:len(digits)-1] + "." + digits[len(digits)-1:]
+	}
+	i := slices.IndexFunc(t.Torches, func(r Torch) bool { return r.Version == version && r.Index == "" && r.hasCUDAFor(machine) })
+	if local != "" || i < 0 {
+		return ""
+	}
+	return t.Torches[i].CUDA
 }
 
 // CUDAsFor lists the CUDAs that s allows, newest first: the one asked for, or those of

@@ -57,10 +57,14 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 		return c.Verdict
 	}
 	for _, rule := range []func(){
-		c.checkPython, c.checkTorch, c.checkCUDA, c.checkABI, c.checkGlibc, c.checkLibstdcxx,
-		c.checkCPU, c.checkGPUs, c.checkDriver,
+		c.checkPython, c.checkTorch, c.checkCUDA, c.checkABI, c.checkGlibc, c.checkLibstdcxx, c.checkCPU,
 	} {
 		rule()
+	}
+	if !c.m.TorchABI.IsStable() || f.Torch == "" || f.TorchCUDA != "" { // else no device code is loaded
+		c.m, _ = m.ForCUDA(f.TorchCUDA)
+		c.checkGPUs()
+		c.checkDriver()
 	}
 	c.hint = c.buildHint
 	return c.Verdict
@@ -160,10 +164,24 @@ func preRelease(version string) bool {
 
 // checkCUDA compares the CUDA of the wheel with that of torch. Ops that load CUDA's runtime need
 // that of torch, of the same major, and DeepSpeed refuses another minor if it sees a GPU. Other
-// ops load under any CUDA.
+// ops load under any CUDA; over the stable ABI, a node whose torch has none uses these alone.
 func (c *fitCheck) checkCUDA() {
-	built, have := c.m.CUDA, c.f.TorchCUDA
+	built, have := joinWords(c.m.CUDAs()), c.f.TorchCUDA
 	if c.f.Python == "" || c.f.Torch == "" || c.m.Torch == "" || built == "" {
+		return
+	}
+	if c.m.TorchABI.IsStable() {
+		switch lost := c.unloadable(have); {
+		case len(lost) == 0:
+		case have == "" && len(lost) < len(c.m.Ops):
+			c.addNote("this node's torch has no CUDA: %s cannot be loaded there", joinWords(lost))
+		case have == "":
+			c.addReason("built for CUDA %s, but this node's torch has none", built)
+		case slices.Contains(c.m.CUDAs(), majorOf(have)):
+			c.addNote("%s has no code for CUDA %s, which this node's torch is built for", joinWords(lost), majorOf(have))
+		default:
+			c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
+		}
 		return
 	}
 	if !c.boundToCUDA() {
@@ -186,16 +204,25 @@ func (c *fitCheck) checkCUDA() {
 
 // boundToCUDA reports whether any op loads only under a torch of its CUDA. An op that the tables
 // lack counts as such an op.
-//
-// An op of the stable ABI without device code needs nothing of CUDA's.
 func (c *fitCheck) boundToCUDA() bool {
-	if c.m.TorchABI.IsStable() {
-		return c.hasDeviceCode()
-	}
 	return c.hasDeviceCode() || slices.ContainsFunc(c.m.Ops, func(name string) bool {
 		i := slices.IndexFunc(c.Ops, func(o Op) bool { return o.Name == name })
 		return i < 0 || c.Ops[i].boundToCUDA(c.m.Version)
 	})
+}
+
+// unloadable lists the ops of a wheel of the stable ABI that do not load under a torch with a CUDA, or without one. Where no
+// variant names the ops with device code, the tables do; an op that they lack counts as such an op.
+func (c *fitCheck) unloadable(cuda string) []string {
+	named := slices.ContainsFunc(c.m.Variants, func(v wheel.Variant) bool { return v.CUDA != "" })
+	loads := c.m.OpsFor(cuda)
+	if !named && c.hasDeviceCode() && majorOf(cuda) != majorOf(c.m.CUDA) {
+		loads = slices.DeleteFunc(loads, func(name string) bool {
+			i := slices.IndexFunc(c.Ops, func(o Op) bool { return o.Name == name })
+			return i < 0 || c.Ops[i].inRelease(c.m.Version).DeviceCode
+		})
+	}
+	return slices.DeleteFunc(slices.Clone(c.m.Ops), func(op string) bool { return slices.Contains(loads, op) })
 }
 
 func (c *fitCheck) hasDeviceCode() bool { return len(c.m.Archs)+len(c.m.PTX) > 0 }
@@ -272,7 +299,7 @@ func (c *fitCheck) checkGPUs() {
 	if !c.hasDeviceCode() {
 		return
 	}
-	if len(c.f.GPUs) == 0 {
+	if len(c.f.GPUs) == 0 && (!c.m.TorchABI.IsStable() || len(c.unloadable("")) == len(c.m.Ops)) { // else the loader finds out
 		c.addNote("no GPU is visible on this node: DeepSpeed uses the wheel's ops only with DS_ACCELERATOR=cuda")
 	}
 	var seen []string
@@ -318,7 +345,8 @@ func (c *fitCheck) checkGPU(name, arch string) {
 // noteMissingOps names the ops without code for a GPU that other ops have code for.
 func (c *fitCheck) noteMissingOps(name, arch string) {
 	for _, op := range slices.Sorted(maps.Keys(c.m.OpArchs)) {
-		if has := c.m.OpArchs[op]; !c.hasSASS(has.Archs, arch) && newestPTX(has.PTX, arch) == "" {
+		has := c.m.OpArchs[op]
+		if len(has.Archs)+len(has.PTX) > 0 && !c.hasSASS(has.Archs, arch) && newestPTX(has.PTX, arch) == "" {
 			c.addNote("op %s has no code for %s", op, name)
 		}
 	}
@@ -362,19 +390,21 @@ func (c *fitCheck) deviceCodeNames() string {
 	return joinWords(out)
 }
 
-// checkDriver compares the node's driver with the oldest one that the wheel's CUDA runs on. A
-// CUDA runs on every driver from the first of its major on.
+// checkDriver compares the node's driver with the oldest one that the wheel's CUDA runs on, or torch's if the wheel has no
+// device code. A CUDA runs on every driver from the first of its major on.
 func (c *fitCheck) checkDriver() {
-	floor := cudaRow(c.CUDAs, c.m.CUDA).Driver
-	if len(c.f.GPUs) == 0 || !olderDriver(c.f.Driver, floor) {
-		return
-	}
+	cuda := c.f.TorchCUDA
 	if c.hasDeviceCode() {
-		c.addReason("built for CUDA %s, which needs driver %s or newer, but this node has %s", c.m.CUDA, floor, c.f.Driver)
-		return
+		cuda = c.m.CUDA
 	}
-	c.addNote("CUDA %s needs driver %s or newer, but this node has %s: torch may not see the GPUs",
-		c.m.CUDA, floor, c.f.Driver)
+	floor := cudaRow(c.CUDAs, cuda).Driver
+	switch {
+	case len(c.f.GPUs) == 0 || !olderDriver(c.f.Driver, floor):
+	case c.hasDeviceCode():
+		c.addReason("built for CUDA %s, which needs driver %s or newer, but this node has %s", cuda, floor, c.f.Driver)
+	default:
+		c.addNote("CUDA %s needs driver %s or newer, but this node has %s: torch may not see the GPUs", cuda, floor, c.f.Driver)
+	}
 }
 
 // olderDriver reports whether a driver is older than another. It is false for an unknown driver,

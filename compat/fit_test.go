@@ -126,6 +126,17 @@ func (c *fitCase) setWheel(key, value string) bool {
 		m.CXX11ABI = value == "new"
 	case key == "stable":
 		m.TorchABI = &wheel.TorchABI{Stable: true, Min: value}
+	case strings.HasPrefix(key, "cu1"): // a variant: its toolkit, SASS and PTX
+		f := strings.Fields(value + " - -")
+		v := wheel.Variant{Name: key, Ops: []string{"fused_adam"}, CUDA: key[2:], Toolkit: f[0], Archs: strings.Split(f[1], "+")}
+		if f[2] != "-" {
+			v.PTX = list(f[2])
+		}
+		if len(m.Variants) == 0 {
+			m.Archs, m.PTX = nil, nil
+		}
+		m.CUDA, m.Toolchain.Toolkit = "", ""
+		m.Variants, m.Archs, m.PTX = append(m.Variants, v), append(m.Archs, v.Archs...), append(m.PTX, v.PTX...)
 	case key == "oparchs":
 		op, archs, _ := strings.Cut(value, " ")
 		m.OpArchs = map[string]wheel.DeviceCode{op: {Archs: list(archs)}}

@@ -3,6 +3,7 @@ package wheel
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,10 +14,11 @@ import (
 type Want struct {
 	Ops       []string
 	Archs     map[string][]Arch // of each op that is to have device code
-	CPU       CPULevel
-	Glibc     string    // X.Y of the oldest machine that is to run it; "" where none was named
-	KeepDebug bool      // debug information was requested
-	TorchABI  *TorchABI // nil: any
+	Variants  []Variant         // of the ops with several builds, with the archs and the level of each
+	CPU       CPULevel          // of the others
+	Glibc     string            // X.Y of the oldest machine that is to run it; "" where none was named
+	KeepDebug bool              // debug information was requested
+	TorchABI  *TorchABI         // nil: any
 }
 
 // auditError lists every way in which a wheel differs from the expectation.
@@ -46,14 +48,18 @@ func Audit(c Contents, w Want) []string {
 	found := map[string]int{}
 	for _, e := range c.Extensions {
 		op := e.Op()
-		found[op]++
+		found[e.title()]++
 		if !slices.Contains(w.Ops, op) {
 			findings = append(findings, fmt.Sprintf("op %s is in the wheel but was not requested", op))
 			continue
 		}
-		findings = append(findings, e.compareCPU("requested at most", w.CPU)...)
-		archs := w.Archs[op]
-		findings = append(findings, e.compareArchs("requested", Capabilities(archs, false), Capabilities(archs, true))...)
+		v, _ := variantOf(w.Variants, e)
+		findings = append(findings, e.compareCPU("requested at most", cmp.Or(CPULevel(v.CPU), w.CPU))...)
+		code := DeviceCode{Capabilities(w.Archs[op], false), Capabilities(w.Archs[op], true)}
+		if v.CUDA != "" {
+			code = v.code(op)
+		}
+		findings = append(findings, e.compareArchs("requested", code)...)
 		if len(e.RPath) > 0 {
 			findings = append(findings, fmt.Sprintf("op %s has an RPATH: %s", op, strings.Join(e.RPath, ", ")))
 		}
@@ -64,15 +70,16 @@ func Audit(c Contents, w Want) []string {
 		findings = append(findings, e.compareGlibc(w.Glibc)...)
 	}
 	for _, op := range w.Ops {
-		switch found[op] {
-		case 0:
+		if !slices.ContainsFunc(c.Extensions, func(e Extension) bool { return e.Op() == op }) {
 			findings = append(findings, fmt.Sprintf("op %s was requested but is missing", op))
-		case 1:
-		default:
-			findings = append(findings, fmt.Sprintf("op %s occurs %d times", op, found[op]))
 		}
 	}
-	return findings
+	for _, title := range slices.Sorted(maps.Keys(found)) {
+		if n := found[title]; n > 1 {
+			findings = append(findings, fmt.Sprintf("%s occurs %d times", title, n))
+		}
+	}
+	return append(findings, c.compareVariants("requested", w.Variants)...)
 }
 
 // askedGlibc ends every finding of compareGlibc and AuditTags, before the version.
@@ -86,15 +93,15 @@ func (e Extension) compareGlibc(asked string) []string {
 		return nil
 	}
 	if CompareVersions(e.Glibc, asked) > 0 {
-		return []string{fmt.Sprintf("op %s needs glibc %s%s", e.Op(), e.Glibc, e.newestSymbols()) + askedGlibc + asked}
+		return []string{fmt.Sprintf("%s needs glibc %s%s", e.title(), e.Glibc, e.newestSymbols()) + askedGlibc + asked}
 	}
 	f := Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}
 	platform, err := Platform(f, e.Machine)
 	if err != nil {
-		return []string{fmt.Sprintf("op %s: %v", e.Op(), err) + askedGlibc + asked}
+		return []string{fmt.Sprintf("%s: %v", e.title(), err) + askedGlibc + asked}
 	}
 	if !acceptedOnGlibc(platform, asked) {
-		needs := fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s, which requires %s", e.Op(),
+		needs := fmt.Sprintf("%s needs GLIBCXX %s, CXXABI %s and libgcc %s%s, which requires %s", e.title(),
 			cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"),
 			e.newestSymbols(), platform)
 		return []string{needs + askedGlibc + asked}
@@ -142,34 +149,31 @@ func (e Extension) compareCPU(says string, level CPULevel) []string {
 	var findings []string
 	switch {
 	case e.Machine != level.Machine():
-		return []string{fmt.Sprintf("op %s has code for %s, %s %s", e.Op(), e.Machine, says, level)}
+		return []string{fmt.Sprintf("%s has code for %s, %s %s", e.title(), e.Machine, says, level)}
 	case e.CPU.Max == "":
-		findings = append(findings, fmt.Sprintf("op %s has no readable code", e.Op()))
+		findings = append(findings, fmt.Sprintf("%s has no readable code", e.title()))
 	case !level.Includes(e.CPU.Max):
-		findings = append(findings, fmt.Sprintf("op %s has %s instructions, %s %s", e.Op(), e.CPU.Max, says, level))
+		findings = append(findings, fmt.Sprintf("%s has %s instructions, %s %s", e.title(), e.CPU.Max, says, level))
 	}
 	if e.Machine == Arm && e.align < armPage && e.CPU.Max != "" {
-		findings = append(findings, fmt.Sprintf("op %s is aligned to pages of %d bytes, but Arm kernels can have pages of %d",
-			e.Op(), e.align, armPage))
+		findings = append(findings, fmt.Sprintf("%s is aligned to pages of %d bytes, but Arm kernels can have pages of %d", e.title(), e.align, armPage))
 	}
 	if len(e.CPU.Beyond) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s has instructions outside all CPU levels: %s",
-			e.Op(), strings.Join(e.CPU.Beyond, ", ")))
+		findings = append(findings, fmt.Sprintf("%s has instructions outside all CPU levels: %s", e.title(), strings.Join(e.CPU.Beyond, ", ")))
 	}
 	return findings
 }
 
 // compareArchs compares the architectures of an extension's device code with the expected ones.
 // says is put before the expected ones in a finding and names their source.
-func (e Extension) compareArchs(says string, sass, ptx []string) []string {
+func (e Extension) compareArchs(says string, want DeviceCode) []string {
 	var findings []string
 	for _, c := range []struct {
 		kind       string
 		have, want []string
-	}{{"SASS", e.SASS, sass}, {"PTX", e.PTX, ptx}} {
+	}{{"SASS", e.SASS, want.Archs}, {"PTX", e.PTX, want.PTX}} {
 		if !slices.Equal(sortedArchs(c.have), sortedArchs(c.want)) {
-			findings = append(findings, fmt.Sprintf("op %s has %s for %s, %s %s",
-				e.Op(), c.kind, archList(c.have), says, archList(c.want)))
+			findings = append(findings, fmt.Sprintf("%s has %s for %s, %s %s", e.title(), c.kind, archList(c.have), says, archList(c.want)))
 		}
 	}
 	return findings

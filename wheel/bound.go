@@ -1,9 +1,9 @@
 package wheel
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -82,18 +82,26 @@ func torchMinor(text, cuda string) string {
 // runtime returns the CUDA whose runtime the extensions load; "" if they load different ones, as
 // in a wheel that chooses at run time.
 func (c Contents) runtime() string {
-	found := map[string]bool{}
+	found := ""
 	for _, e := range c.Extensions {
-		for _, lib := range e.Needs {
-			if m := cudart.FindStringSubmatch(lib); m != nil {
-				found[strings.TrimSuffix(m[1], ".0")] = true
-			}
+		switch cuda := e.runtime(); {
+		case cuda != "" && found != "" && cuda != found:
+			return ""
+		case cuda != "":
+			found = cuda
 		}
 	}
-	if len(found) != 1 {
-		return ""
+	return found
+}
+
+// runtime returns the CUDA whose runtime the extension loads; "" if it loads none.
+func (e Extension) runtime() string {
+	for _, lib := range e.Needs {
+		if m := cudart.FindStringSubmatch(lib); m != nil {
+			return strings.TrimSuffix(m[1], ".0")
+		}
 	}
-	return slices.Collect(maps.Keys(found))[0]
+	return ""
 }
 
 var (
@@ -120,7 +128,7 @@ func (c *Contents) readInstalled(a *Archive) error {
 	}
 	for field, pattern := range map[*string]*regexp.Regexp{&c.Torch: torchInfo, &c.CUDA: cudaInfo} {
 		if m := pattern.FindSubmatch(text); m != nil {
-			*field = strings.TrimPrefix(string(m[1]), "0.0") // 0.0: a torch without CUDA
+			*field = strings.TrimPrefix(string(bytes.Join(m[1:], nil)), "0.0") // 0.0: a torch without CUDA
 		}
 	}
 	return nil
@@ -128,6 +136,7 @@ func (c *Contents) readInstalled(a *Archive) error {
 
 var (
 	torchInfo = regexp.MustCompile(`torch_info=\{.*?'version': *['"](\d+\.\d+)['"]`)
-	// of the stable ABI the major version, after what the build had
-	cudaInfo = regexp.MustCompile(`torch_info=(?:\{.*?'cuda_version': *|_stable_abi\.torch_info\(.*\}, )['"](\d+(?:\.\d+)?)['"]`)
+	// of the stable ABI the major version, after what the build had; nothing if there are several
+	cudaInfo = regexp.MustCompile(`torch_info=(?:\{.*?'cuda_version': *['"](\d+\.\d+)['"]|` +
+		`_stable_abi\.torch_info\(.*\}, \(?['"](\d+)['"],?\))`)
 )

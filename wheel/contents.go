@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"cmp"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ type Contents struct {
 	CUDA       string      `json:"cuda"`      // X.Y or X; "" if no file shows it
 	Python     string      `json:"python"`    // X.Y, with + for that or a newer one; "" for any
 	TorchABI   *TorchABI   `json:"torch_abi"` // null if no extension uses torch
+	Variants   []Variant   `json:"variants"`  // builds of ops that it has several times
 }
 
 // Extension is one ELF file of a wheel.
@@ -93,13 +95,19 @@ func (e Extension) Variant() string {
 	return ""
 }
 
+// title names the extension in a finding: by its op, and if this has several files by the file.
+func (e Extension) title() string {
+	if e.Variant() == "" {
+		return "op " + e.Op()
+	}
+	return fmt.Sprintf("op %s (%s)", e.Op(), path.Base(e.Path))
+}
+
 // Archs returns the compute capabilities any extension has SASS for, and those
 // it has PTX for.
 func (c Contents) Archs() (sass, ptx []string) {
-	for _, e := range c.Extensions {
-		sass, ptx = append(sass, e.SASS...), append(ptx, e.PTX...)
-	}
-	return sortedArchs(sass), sortedArchs(ptx)
+	sass, ptx, _ = codeOf(c.Extensions)
+	return sass, ptx
 }
 
 // Machine returns the machine that the extensions are for; X86 where there is none. Those of one wheel
@@ -111,12 +119,19 @@ func (c Contents) Machine() string {
 	return c.Extensions[0].Machine
 }
 
-// CPU returns the lowest level that runs every extension; "" where none has
-// code for a CPU with levels.
+// CPU returns the lowest level that runs every op; "" where none has
+// code for a CPU with levels. Of an op with a variant for each level, the lowest counts.
 func (c Contents) CPU() CPULevel {
+	lowest := map[string]string{} // variant of each op
+	for _, e := range c.Extensions {
+		if v := e.Variant(); lowest[e.Op()] == "" || v < lowest[e.Op()] {
+			lowest[e.Op()] = v
+		}
+	}
 	var need CPULevel
 	for _, e := range c.Extensions {
-		if need == "" || e.CPU.Requires.Includes(need) {
+		chosen := strings.HasPrefix(e.Variant(), "v") && e.Variant() > lowest[e.Op()]
+		if !chosen && (need == "" || e.CPU.Requires.Includes(need)) {
 			need = e.CPU.Requires
 		}
 	}
@@ -128,7 +143,10 @@ func (c Contents) IsDeepSpeed() bool { return sameName(c.Name, "deepspeed") }
 
 // Manifest describes a wheel that dsbuild did not build, from its files.
 func (c Contents) Manifest() Manifest {
-	m := Manifest{Version: c.Version, Ops: c.Ops, CPU: string(c.CPU()), Python: c.Python, Torch: c.Torch, CUDA: c.CUDA}
+	m := Manifest{
+		Version: c.Version, Ops: c.Ops, Variants: c.Variants,
+		CPU: string(c.CPU()), Python: c.Python, Torch: c.Torch, CUDA: c.CUDA,
+	}
 	m.Archs, m.PTX = c.Archs()
 	f := c.Floors()
 	m.Glibc, m.GLIBCXX, m.CXX11ABI = f.Glibc, f.GLIBCXX, c.cxx11ABI()

@@ -59,6 +59,7 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	if !isTorch {
 		c.TorchABI = c.torchABI()
 	}
+	c.Variants = c.findVariants()
 	if c.Torch, c.CUDA = c.boundVersions(version); isTorch {
 		c.Torch = Minor(c.Version)
 	}

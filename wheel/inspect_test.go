@@ -89,7 +89,7 @@ func TestContentsJSON(t *testing.T) {
 	list, _ := doc["extensions"].([]any)
 	delete(doc, "extensions")
 	if want := map[string]any{
-		"name": "pkg", "version": "1.0", "build": "", "tags": []any{"py3-none-any"}, "requires": none, "ops": none, "torch": "", "cuda": "", "python": "", "torch_abi": nil,
+		"name": "pkg", "version": "1.0", "build": "", "tags": []any{"py3-none-any"}, "requires": none, "ops": none, "torch": "", "cuda": "", "python": "", "torch_abi": nil, "variants": none,
 	}; !reflect.DeepEqual(doc, want) || len(list) != 2 {
 		t.Errorf("%v\nwant %v", doc, want)
 	}

@@ -133,14 +133,6 @@ type Artifact struct {
 	Manifest Manifest `json:"manifest"`
 }
 
-// code returns the device code that the manifest lists for an op with device code.
-func (m Manifest) code(op string) DeviceCode {
-	if c, ok := m.OpArchs[op]; ok {
-		return c
-	}
-	return DeviceCode{m.Archs, m.PTX}
-}
-
 // ParseManifest reads a manifest's JSON.
 func ParseManifest(data []byte) (Manifest, error) {
 	var m Manifest

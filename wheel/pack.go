@@ -193,15 +193,17 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	floors := c.Floors()
 	m.Name, m.Version = name, c.Version
 	m.Ops = c.opNames()
-	m.Archs, m.PTX = c.Archs()
-	// The device code of those ops that lack a part of Archs.
-	m.OpArchs = map[string]DeviceCode{}
-	for _, e := range c.Extensions {
-		own := DeviceCode{sortedArchs(e.SASS), sortedArchs(e.PTX)}
-		if len(own.Archs)+len(own.PTX) == 0 || slices.Equal(own.Archs, m.Archs) && slices.Equal(own.PTX, m.PTX) {
-			continue
+	m.Archs, m.PTX, m.OpArchs = codeOf(c.Extensions)
+	m.Variants = slices.Clone(m.Variants)
+	for _, found := range c.Variants {
+		i := slices.IndexFunc(m.Variants, func(v Variant) bool { return v.Name == found.Name })
+		switch {
+		case i >= 0:
+			m.Variants[i].Archs, m.Variants[i].PTX, m.Variants[i].OpArchs = found.Archs, found.PTX, found.OpArchs
+		case found.CUDA != "" && found.CUDA == m.CUDA: // the only one, which the plan does not list
+			found.Toolkit = m.Toolchain.Toolkit
+			m.Variants = append(m.Variants, found)
 		}
-		m.OpArchs[e.Op()] = own
 	}
 	m.Patches, m.ByteCode = b.Patches, b.ByteCode
 	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX

@@ -38,7 +38,16 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	internal, err := structOf(map[string]any{"plan_digest": m.PlanDigest, "env": m.Env})
+	parameters := map[string]any{"plan_digest": m.PlanDigest, "env": m.Env}
+	if toolkits := map[string]string{}; len(m.CUDAs()) > 1 {
+		for _, v := range m.Variants {
+			if v.CUDA != "" {
+				toolkits[v.Name] = v.Toolkit
+			}
+		}
+		parameters["toolkits"] = toolkits
+	}
+	internal, err := structOf(parameters)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 const SBOMName = "sboms/dsbuild.cdx.json"
 
 // newSBOM returns the SBOM of a wheel in CycloneDX. It lists the wheel's compiled files with
-// their hashes, the sources, and the software of the build environment (scope excluded: it is not
+// their hashes, the variant and the toolkit of those of which there are several, the sources, and the software of the build environment (scope excluded: it is not
 // inside). It holds no time and no serial number, so that the same wheel has the same bytes.
 func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, error) {
 	bom := cyclonedx.NewBOM()
@@ -40,9 +40,16 @@ func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, 
 		Description: "sources, kind " + m.Source.Kind, Hashes: sha256Hash(m.Source.SHA256),
 	}}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
-		components = append(components, cyclonedx.Component{
+		file := cyclonedx.Component{
 			BOMRef: "file:" + path, Type: cyclonedx.ComponentTypeFile, Name: path, Hashes: sha256Hash(files[path]),
-		})
+		}
+		if v, _ := variantOf(m.Variants, Extension{Path: path}); v.Name != "" {
+			file.Properties = &[]cyclonedx.Property{{Name: "dsbuild:variant", Value: v.Name}}
+			if v.Toolkit != "" {
+				*file.Properties = append(*file.Properties, cyclonedx.Property{Name: "dsbuild:toolkit", Value: v.Toolkit})
+			}
+		}
+		components = append(components, file)
 	}
 	for _, p := range b.Packages {
 		name, version := p.nameAndVersion()

@@ -75,24 +75,21 @@ func (e Extension) compareTorchABI(asked *TorchABI) []string {
 	}
 	var findings []string
 	if e.Torch.CXX != "" {
-		findings = append(findings, fmt.Sprintf("op %s uses torch's C++ interface, which is not stable: %s",
-			e.Op(), e.Torch.CXX))
+		findings = append(findings, fmt.Sprintf("%s uses torch's C++ interface, which is not stable: %s", e.title(), e.Torch.CXX))
 	}
 	if e.Torch.Python != "" {
-		findings = append(findings, fmt.Sprintf("op %s uses Python's C interface: %s", e.Op(), e.Torch.Python))
+		findings = append(findings, fmt.Sprintf("%s uses Python's C interface: %s", e.title(), e.Torch.Python))
 	}
 	if len(e.Torch.C) > 0 && !slices.Contains(e.Needs, torchLibrary) {
 		findings = append(findings,
-			fmt.Sprintf("op %s uses functions of %s, but is not linked to the library",
-				e.Op(), torchLibrary))
+			fmt.Sprintf("%s uses functions of %s, but is not linked to the library", e.title(), torchLibrary))
 	}
 	if e.Unique {
-		findings = append(findings, fmt.Sprintf("op %s has process-wide unique symbols (STB_GNU_UNIQUE), "+
-			"which another op's symbols could replace", e.Op()))
+		findings = append(findings, fmt.Sprintf("%s has process-wide unique symbols (STB_GNU_UNIQUE), "+
+			"which another op's symbols could replace", e.title()))
 	}
 	if oldest := minTorch(e.Torch.C); CompareVersions(oldest, asked.Min) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s uses functions of torch %s, requested torch %s",
-			e.Op(), oldest, asked.Min))
+		findings = append(findings, fmt.Sprintf("%s uses functions of torch %s, requested torch %s", e.title(), oldest, asked.Min))
 	}
 	return findings
 }

@@ -370,7 +370,7 @@ func (m Manifest) checkOps(c Contents) []string {
 			damage = append(damage, fmt.Sprintf("op %s is in the wheel, but not in the manifest", op))
 		}
 	}
-	return damage
+	return append(damage, c.compareVariants("the manifest says", m.Variants)...)
 }
 
 // checkArchs checks that every op with device code has it for every arch that the manifest lists
@@ -380,17 +380,25 @@ func (m Manifest) checkArchs(c Contents) []string {
 	device := false
 	for _, e := range c.Extensions {
 		if e.Unread != "" {
-			damage = append(damage, fmt.Sprintf("op %s cannot be read: %s", e.Op(), e.Unread))
+			damage = append(damage, fmt.Sprintf("%s cannot be read: %s", e.title(), e.Unread))
 		}
-		_, said := m.OpArchs[e.Op()]
-		if has := len(e.SASS)+len(e.PTX) > 0; has || said {
+		code := Variant{Archs: m.Archs, PTX: m.PTX, OpArchs: m.OpArchs}
+		if v, _ := variantOf(m.Variants, e); v.CUDA != "" {
+			code = v
+		}
+		_, said := code.OpArchs[e.Op()]
+		if has := len(e.SASS)+len(e.PTX) > 0; has || said || code.CUDA != "" {
 			device = device || has
-			damage = append(damage, e.compareArchs("the manifest says", m.code(e.Op()).Archs, m.code(e.Op()).PTX)...)
+			damage = append(damage, e.compareArchs("the manifest says", code.code(e.Op()))...)
 		}
 	}
 	if !device && len(m.Archs)+len(m.PTX) > 0 {
 		damage = append(damage, fmt.Sprintf("no op has device code, but the manifest says SASS for %s and PTX for %s",
 			archList(m.Archs), archList(m.PTX)))
+	}
+	if sass, ptx := c.Archs(); len(damage) == 0 && (!slices.Equal(sass, sortedArchs(m.Archs)) || !slices.Equal(ptx, sortedArchs(m.PTX))) {
+		damage = append(damage, fmt.Sprintf("all ops have SASS for %s and PTX for %s, but the manifest says %s and %s",
+			archList(sass), archList(ptx), archList(m.Archs), archList(m.PTX)))
 	}
 	return damage
 }
@@ -400,7 +408,8 @@ func (m Manifest) checkArchs(c Contents) []string {
 func (m Manifest) checkCPU(c Contents) []string {
 	var damage []string
 	for _, e := range c.Extensions {
-		damage = append(damage, e.compareCPU("the manifest says", CPULevel(m.CPU))...)
+		v, _ := variantOf(m.Variants, e)
+		damage = append(damage, e.compareCPU("the manifest says", CPULevel(cmp.Or(v.CPU, m.CPU)))...)
 	}
 	return damage
 }

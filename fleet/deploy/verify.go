@@ -21,7 +21,7 @@ func (n *nodeState) verify(ctx context.Context) error {
 		versions[a.Name] = a.Version
 	}
 	want := verify.Installation{
-		Level: level, Version: w.Version, Record: n.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions,
+		Level: level, Version: w.Version, Record: n.recordSHA256, Ops: w.Manifest.OpsFor(n.Facts.TorchCUDA), ExtraWheels: versions,
 	}
 	// The agent can compare files itself; ops are loaded by a program of its own, as a training job would.
 	if n.HoldsLock() && want.Level == verify.LevelFiles {

@@ -236,9 +236,13 @@ func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOp
 		f.Missing = slices.DeleteFunc(slices.Clone(f.Missing), func(m string) bool { return strings.HasPrefix(m, "python") })
 	}
 	m := opt.Wheels[ds.SHA256].Manifest
-	f.TorchCUDA, f.CXX11ABI, f.Torch = m.CUDA, nil, ""
+	f.TorchCUDA, f.CXX11ABI, f.Torch = "", nil, ""
 	if torch := set.File("torch"); torch != nil {
 		f.Torch, _, _ = strings.Cut(torch.Version, "+")
+		f.TorchCUDA = tables.TorchCUDA(torch.Version, strings.TrimPrefix(f.Platform, "linux_"))
+		if all := m.CUDAs(); f.TorchCUDA == "" && torch.Version == f.Torch && len(all) > 0 { // the tables lack it
+			f.TorchCUDA = all[len(all)-1]
+		}
 	}
 	v := tables.Fit(m, f)
 	if v.OK() {

@@ -166,7 +166,7 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 		m, version = w.Manifest, w.Version
 	}
 	return verify.Check(ctx, n.Node, python, inside, m, verify.Installation{
-		Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops,
+		Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.OpsFor(inside.TorchCUDA),
 	})
 }
 

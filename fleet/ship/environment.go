@@ -19,29 +19,15 @@ func WithEnvironment(python, torch string) (func(node.Facts) node.Facts, error) 
 		return nil, err
 	}
 	version, local, _ := strings.Cut(torch, "+")
-	cuda, onlyX86 := "", false
-	digits, isCUDA := strings.CutPrefix(local, "cu")
-	switch {
-	case isCUDA && len(digits) > 1:
-		cuda = digits[:len(digits)-1] + "." + digits[len(digits)-1:]
-	case local == "":
-		for _, r := range tables.Torches {
-			if r.Version == version {
-				cuda, onlyX86 = r.CUDA, r.ArmArchs == nil
-			}
-		}
-		if cuda == "" {
-			err := errors.New("unknown CUDA version of torch " + version)
-			return nil, fault.WithHint(fault.WithCode(err, 2), "set it: torch: %s+cu132", version)
-		}
+	if local == "" && tables.TorchCUDA(torch, wheel.X86) == "" {
+		err := errors.New("unknown CUDA version of torch " + version)
+		return nil, fault.WithHint(fault.WithCode(err, 2), "set it: torch: %s+cu132", version)
 	}
 	return func(f node.Facts) node.Facts {
 		f.Python, f.Tag = python+".0", "cp"+strings.ReplaceAll(python, ".", "")
 		f.ExternallyManaged = false // the environment has a folder of its own
-		f.Torch, f.TorchCUDA, f.CXX11ABI, f.DeepSpeed, f.Missing = version, cuda, nil, nil, nil
-		if onlyX86 && f.Platform != "linux_"+wheel.X86 {
-			f.TorchCUDA = "" // this torch has no CUDA in its wheels for other machines
-		}
+		f.Torch, f.TorchCUDA = version, tables.TorchCUDA(torch, strings.TrimPrefix(f.Platform, "linux_"))
+		f.CXX11ABI, f.DeepSpeed, f.Missing = nil, nil, nil
 		return f
 	}, nil
 }

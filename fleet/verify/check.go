@@ -68,7 +68,7 @@ func Check(
 	script := node.Script{Python: python, Program: checkProgram, Request: want}
 	var last answer
 	op := ""
-	err := script.Run(ctx, connect.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {
+	err := script.Run(ctx, connect.WithEnv(n.Runner, acceleratorEnv(forCUDA(m), facts)), func(message json.RawMessage) error {
 		last = answer{}
 		err := node.Decode(message, &last)
 		if last.Op != "" {
@@ -102,10 +102,13 @@ func loadError(err error, op, needs, has string) error {
 	return fmt.Errorf("loading op %s: %w", op, err)
 }
 
+// forCUDA reports whether DeepSpeed finds all ops of a wheel only with the accelerator "cuda".
+func forCUDA(m wheel.Manifest) bool { return m.CUDA != "" || m.TorchABI.IsStable() }
+
 // acceleratorEnv returns the variable to set on a node without a usable GPU when the ops are for
-// CUDA: DeepSpeed would otherwise choose the accelerator "cpu" there and find none of the ops.
-func acceleratorEnv(cuda string, f node.Facts) map[string]string {
-	if cuda != "" && (len(f.GPUs) == 0 || f.GPUsHidden) {
+// CUDA: DeepSpeed would otherwise choose the accelerator "cpu" there, for which it lacks some ops.
+func acceleratorEnv(forCUDA bool, f node.Facts) map[string]string {
+	if forCUDA && (len(f.GPUs) == 0 || f.GPUsHidden) {
 		return map[string]string{"DS_ACCELERATOR": "cuda"}
 	}
 	return nil

@@ -181,23 +181,24 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 	case n.run.opt.Level != LevelLoad || n.installed == nil:
 		return nil
 	}
-	ops, cuda := []string{}, n.Facts.TorchCUDA
-	if n.Facts.DeepSpeed != nil {
-		ops = append(ops, n.Facts.DeepSpeed.Ops...)
+	m := n.installed.manifest() // empty if dsbuild did not build the wheel
+	if n.wheel != nil && n.runsWheel(n.wheel) {
+		m = n.wheel.Manifest
+	} else if n.Facts.DeepSpeed != nil {
+		m.Ops = n.Facts.DeepSpeed.Ops
+		m.CUDA = cmp.Or(m.CUDA, n.Facts.TorchCUDA)
 		if b := n.Facts.DeepSpeed.Build; b != nil && b.Accelerator != "" && b.Accelerator != "cuda" {
-			cuda = ""
+			m.CUDA = ""
 		}
 	}
-	if n.wheel != nil && n.runsWheel(n.wheel) {
-		ops, cuda = n.wheel.Manifest.Ops, n.wheel.Manifest.CUDA
-	}
+	ops := append([]string{}, m.OpsFor(n.Facts.TorchCUDA)...)
 	n.program.op, n.program.done = "", false
 	request := map[string]any{"ops": ops, "version": n.installed.Version}
 	script := node.Script{Python: n.Host.Python, Program: loadProgram, Request: request}
 	// A Python writes byte code next to the modules when it starts and imports, which would
 	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
-	maps.Copy(env, acceleratorEnv(cuda, *n.Facts))
+	maps.Copy(env, acceleratorEnv(forCUDA(m), *n.Facts))
 	err := script.Run(ctx, connect.WithEnv(n.Runner, env), n.handleMessage)
 	var ended *remote.ExitError
 	switch {

@@ -416,14 +416,18 @@ func TestAcceleratorOfNodeWithoutGPU(t *testing.T) {
 	t.Parallel()
 	gpu := []node.GPU{{Name: "A100", Arch: "8.0"}}
 	for _, c := range []struct {
-		cuda  string
+		m     wheel.Manifest
 		facts node.Facts
 		set   bool
 	}{
-		{"13.2", node.Facts{GPUs: gpu}, false}, {"13.2", node.Facts{}, true}, {"13.2", node.Facts{GPUs: gpu, GPUsHidden: true}, true}, {"", node.Facts{}, false},
+		{wheel.Manifest{CUDA: "13.2"}, node.Facts{GPUs: gpu}, false},
+		{wheel.Manifest{CUDA: "13.2"}, node.Facts{}, true},
+		{wheel.Manifest{CUDA: "13.2"}, node.Facts{GPUs: gpu, GPUsHidden: true}, true},
+		{wheel.Manifest{TorchABI: &wheel.TorchABI{Stable: true}}, node.Facts{}, true}, // several CUDAs, or none
+		{wheel.Manifest{}, node.Facts{}, false},
 	} {
-		if got := acceleratorEnv(c.cuda, c.facts)["DS_ACCELERATOR"] == "cuda"; got != c.set {
-			t.Errorf("%q with %+v: %v", c.cuda, c.facts, got)
+		if got := acceleratorEnv(forCUDA(c.m), c.facts)["DS_ACCELERATOR"] == "cuda"; got != c.set {
+			t.Errorf("%+v with %+v: %v", c.m, c.facts, got)
 		}
 	}
 }

@@ -45,6 +45,7 @@ type Options struct {
 	AllOps   bool              // of a wheel of the stable ABI: all ops were asked for
 	Archs    []string          // of a wheel of the stable ABI: those asked for; none: every GPU
 	Recipe   int               // of the build tag of a wheel of the stable ABI (default 1), or NoBuildTag
+	Variants []wheel.Variant   // of a wheel of the stable ABI, as its plan knows them; the ops name theirs
 }
 
 // NoBuildTag is the Recipe of a wheel of the stable ABI whose name has no build tag.
@@ -67,10 +68,13 @@ func OfKind(kind wheel.Kind) Options {
 // Op is one compiled op.
 type Op struct {
 	Name string
-	Dir  string   // below deepspeed/ops
-	Code string   // assembly, of words (.long) for aarch64; "" is no instruction of note
-	SASS []string // compute capabilities: "8.0"
-	PTX  []string
+	Dir  string // below deepspeed/ops
+	// Variant is a part of the file's name, of a wheel of the stable ABI that has the op several times.
+	Variant string
+	Runtime string   // major of the CUDA whose runtime it loads; "" for none
+	Code    string   // assembly, of words (.long) for aarch64; "" is no instruction of note
+	SASS    []string // compute capabilities: "8.0"
+	PTX     []string
 	// Imports are functions that it calls. For those of torch's C interface it names libtorch_cpu.so,
 	// unless Unnamed is set.
 	Imports []string
@@ -130,12 +134,17 @@ func (o Options) manifest() wheel.Manifest {
 		m.Source.Kind, m.Source.Ref, m.Source.Commit = "git", "git+https://example.org/deepspeed@main", o.Commit
 	}
 	for _, op := range o.Ops {
-		m.OpsRequested = append(m.OpsRequested, op.Name)
+		if !slices.Contains(m.OpsRequested, op.Name) {
+			m.OpsRequested = append(m.OpsRequested, op.Name)
+		}
 	}
 	if o.Stable != "" {
 		m.TorchABI = &wheel.TorchABI{Stable: true, Min: o.Stable}
 		m.Torch, m.CUDA, m.Python = o.Stable, o.cudaMajor(), "3.10+"
-		m.Recipe = max(o.Recipe, 0)
+		m.Recipe, m.Variants = max(o.Recipe, 0), o.Variants
+		if len(m.CUDAs()) > 1 {
+			m.CUDA = ""
+		}
 	}
 	return m
 }
@@ -194,19 +203,22 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 	for _, op := range opt.Ops {
 		path := op.Path(opt.Python, opt.CPU.Machine())
 		if opt.Stable != "" {
-			path = filepath.Join("deepspeed/ops", op.Dir, "lib"+op.Name+"_op.so")
+			path = filepath.Join("deepspeed/ops", op.Dir, strings.TrimSuffix("lib"+op.Name+"_op."+op.Variant, ".")+".so")
 			files[filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.py")] = "from deepspeed._stable_abi import expose\n\nexpose(globals())\n"
 		}
 		files[path] = string(op.assemble(t, opt.CPU.Machine()))
 	}
 	if opt.Stable != "" {
-		cuda := ""
+		cuda := "''"
 		if slices.ContainsFunc(opt.Ops, func(op Op) bool { return len(op.SASS) > 0 }) {
-			cuda = opt.cudaMajor()
+			cuda = "'" + opt.cudaMajor() + "'"
+		}
+		if all := opt.manifest().CUDAs(); len(all) > 1 {
+			cuda = "('" + strings.Join(all, "', '") + "')"
 		}
 		record, told, _ := strings.Cut(files["deepspeed/git_version_info_installed.py"], "torch_info=")
 		files["deepspeed/git_version_info_installed.py"] = "from deepspeed import _stable_abi\n\n" + record +
-			"torch_info=_stable_abi.torch_info(" + strings.TrimSpace(told) + ", '" + cuda + "')\n"
+			"torch_info=_stable_abi.torch_info(" + strings.TrimSpace(told) + ", " + cuda + ")\n"
 		files["deepspeed/_stable_abi.py"] = "def expose(module, cuda=''):\n    pass\n\ndef torch_info(built, cuda):\n    return built\n"
 	}
 	for name, text := range opt.Scripts {
@@ -307,6 +319,11 @@ func (op Op) assemble(t testing.TB, machine string) []byte {
 	if !op.Unnamed && slices.ContainsFunc(op.Imports, func(name string) bool { return strings.Contains(name, "torch_") }) {
 		library := filepath.Join(dir, "libtorch_cpu.so")
 		gcc(t, "-shared", "-nostdlib", "-Wl,-soname,libtorch_cpu.so", "-o", library, "-x", "c", os.DevNull)
+		args = append(args, "-Wl,--no-as-needed", library)
+	}
+	if op.Runtime != "" {
+		library := filepath.Join(dir, "libcudart.so")
+		gcc(t, "-shared", "-nostdlib", "-Wl,-soname,libcudart.so."+op.Runtime, "-o", library, "-x", "c", os.DevNull)
 		args = append(args, "-Wl,--no-as-needed", library)
 	}
 	gcc(t, args...)
@@ -427,4 +444,26 @@ func Read(t testing.TB, path string) map[string]string {
 		}
 	}
 	return files
+}
+
+// Variants returns the options for a wheel with two CUDAs and two CPU levels: cpu_adam and fused_adam have two builds each,
+// utils has one.
+func Variants() Options {
+	torch := []string{"torch_library_impl"}
+	return Options{
+		Stable: "2.10", CPU: wheel.CPUv2,
+		Ops: []Op{
+			{Name: "cpu_adam", Dir: "adam", Variant: "v2", Imports: torch},
+			{Name: "cpu_adam", Dir: "adam", Variant: "v3", Code: avx2, Imports: torch},
+			{Name: "fused_adam", Dir: "adam", Variant: "cu12", Runtime: "12", SASS: []string{"7.0", "8.0"}, Imports: torch},
+			{Name: "fused_adam", Dir: "adam", Variant: "cu13", Runtime: "13", SASS: []string{"8.0", "9.0"}, PTX: []string{"9.0"}, Imports: torch},
+			{Name: "utils", Imports: torch},
+		},
+		Variants: []wheel.Variant{
+			{Name: "cu12", Ops: []string{"fused_adam"}, CUDA: "12", Toolkit: "12.4"},
+			{Name: "cu13", Ops: []string{"fused_adam"}, CUDA: "13", Toolkit: "13.0"},
+			{Name: "v2", Ops: []string{"cpu_adam"}, CPU: string(wheel.CPUv2)},
+			{Name: "v3", Ops: []string{"cpu_adam"}, CPU: string(wheel.CPUv3)},
+		},
+	}
 }

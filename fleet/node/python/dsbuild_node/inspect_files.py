@@ -197,8 +197,8 @@ def inspect_extra_wheels(wheels):
 def manifest(info):
     """The targets in the manifest of a wheel that dsbuild built, or None."""
     whole = load_json(os.path.join(info, "dsbuild.json"))
-    keys = ("name", "version", "source", "ops", "archs", "ptx", "op_archs", "cpu", "python", "torch", "cuda", "torch_abi", "glibc", "glibcxx",
-            "cxx11abi")
+    keys = ("name", "version", "source", "ops", "archs", "ptx", "op_archs", "variants", "cpu", "python", "torch", "cuda", "torch_abi", "glibc",
+            "glibcxx", "cxx11abi")
     return {key: whole[key] for key in keys if key in whole} if isinstance(whole, dict) else None
 
 
