@@ -39,6 +39,9 @@ func (a *evaluation) evaluate() {
 		AllOps: a.allOps,
 	}
 	a.chooseABI()
+	if a.toolchain.ABI == wheel.StableABI && a.request.CPU == "" {
+		a.toolchain.CPU = wheel.CompleteLevels(a.machine)[0]
+	}
 	a.checkMachine()
 	a.checkHost()
 	if !a.DriverSupports(a.request.Driver, a.torch.CUDA) {
@@ -176,24 +179,31 @@ func (a *evaluation) otherBaseConflict() string {
 
 // chooseArchs takes the archs that are asked for, or else all: those of GPUs beside an x86_64
 // CPU for which the toolkit compiles, or for aarch64 those that torch itself has code for, and
-// PTX of the newest for GPUs to come.
+// PTX of the newest for GPUs to come. A wheel of the stable ABI also has those that the source makes machine code for
+// with another ptxas.
 func (a *evaluation) chooseArchs() {
 	a.targets = a.archs
 	if len(a.targets) > 0 || !a.wantsDeviceCode() {
 		return
+	}
+	tooNew := func(c string) bool {
+		return slices.ContainsFunc(a.limits(), func(l Limit) bool { return l.MaxArch != "" && olderMinor(l.MaxArch, c) })
 	}
 	for _, c := range a.cuda.Archs {
 		exists := slices.ContainsFunc(a.GPUs, func(g GPU) bool { return g.Arch == c && g.Machine == "" })
 		if a.machine == wheel.Arm {
 			exists = slices.Contains(a.torch.ArmArchs, c)
 		}
-		tooNew := slices.ContainsFunc(a.limits(), func(l Limit) bool { return l.MaxArch != "" && olderMinor(l.MaxArch, c) })
-		if exists && !tooNew {
+		if exists && !tooNew(c) {
 			a.targets = append(a.targets, archOf(c))
 		}
 	}
 	if n := len(a.targets); n > 0 {
 		a.targets[n-1].PTX = true
+	}
+	if a.toolchain.ABI == wheel.StableABI { // any torch of this CUDA may run it
+		more := slices.DeleteFunc(slices.Clone(a.source.MoreArchs), tooNew)
+		a.targets = append(a.targets, lists.Map(more, archOf)...)
 	}
 }
 

@@ -83,8 +83,8 @@ func (t *Tables) changes(asked attempt) []change {
 			drop("--gpu", QuoteFlag(gpu), func(a *attempt) { a.GPUs = without(gpus, gpu) })
 		}
 	}
-	if asked.CPU != "" {
-		add("omit --cpu and --machine", "--cpu", func(a *attempt) { a.CPU = "" })
+	if asked.CPU != "" || asked.Machine != "" {
+		add("omit --cpu and --machine", "--cpu", func(a *attempt) { a.CPU, a.Machine = "", "" })
 	}
 	drop("--min-driver", asked.Driver, func(a *attempt) { a.Driver = "" })
 	drop("--target-glibc", asked.Glibc, func(a *attempt) { a.Glibc = "" })

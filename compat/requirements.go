@@ -219,10 +219,10 @@ func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
 	return out
 }
 
-// findMachine takes the machine of the CPU level, else that of a GPU which is sold with its
+// findMachine takes the machine asked for, or that of the CPU level, else that of a GPU which is sold with its
 // CPU, else that of the build environment.
 func (l *lookup) findMachine() {
-	l.machine = l.request.CPU.Machine()
+	l.machine = cmp.Or(l.request.Machine, l.request.CPU.Machine())
 	own := ""
 	for _, name := range SplitNames(l.request.GPUs) {
 		for _, g := range l.GPUsNamed(name) {

@@ -203,10 +203,14 @@ func (tc Toolchain) makesCodeFor(t *Tables, arch wheel.Arch) bool {
 }
 
 // Serves returns the torch, the CUDA and the Python that the wheel is for, as its manifest names
-// them: of the stable ABI the oldest torch, the major of CUDA and the oldest Python.
+// them: of the stable ABI the oldest torch, the major of CUDA, "" if no op needs CUDA, and the oldest Python.
 func (tc Toolchain) Serves() (torch, cuda, python string) {
 	if tc.ABI == wheel.StableABI {
-		return StableTorch, majorOf(tc.CUDA), tc.PythonFrom + "+"
+		// Ops without device code need CUDA if they are linked with another library of the toolkit.
+		if slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode || len(o.Needs.Toolkit) > 0 }) {
+			cuda = majorOf(tc.CUDA)
+		}
+		return StableTorch, cuda, tc.PythonFrom + "+"
 	}
 	return tc.Torch, tc.CUDA, tc.Python
 }

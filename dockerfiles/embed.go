@@ -5,6 +5,7 @@
 package dockerfiles
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -58,16 +59,29 @@ func Toolchain(machine string) (text string, context map[string]string, err erro
 // ToolkitName is the name of nvcc's package in the build context, if the user gave it as a file.
 const ToolkitName = "toolkit.deb"
 
-// nvccSum matches the line of nvcc.py with the hash of its package.
-var nvccSum = regexp.MustCompile(`(?m)^SHA256 = "([0-9a-f]{64})"$`)
+// nvccConstant matches a constant of nvcc.py.
+var nvccConstant = regexp.MustCompile(`(?m)^([A-Z0-9]+) = "(.*?)"`)
+
+// nvccConstants returns the constants of nvcc.py.
+func nvccConstants() map[string]string {
+	text, err := files.ReadFile("nvcc.py")
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	found := map[string]string{}
+	for _, m := range nvccConstant.FindAllStringSubmatch(string(text), -1) {
+		found[m[1]] = m[2]
+	}
+	return found
+}
 
 // NvccSHA256 returns the sha256 of the package with nvcc for CUDA 12.
-func NvccSHA256() string {
-	text, err := files.ReadFile("nvcc.py")
-	if m := nvccSum.FindSubmatch(text); err == nil && m != nil {
-		return string(m[1])
-	}
-	return ""
+func NvccSHA256() string { return nvccConstants()["SHA256"] }
+
+// NvccURL returns the address of the package with nvcc for CUDA 12 on a mirror of Debian; "" is Debian's own.
+func NvccURL(mirror string) string {
+	of := nvccConstants()
+	return cmp.Or(mirror, of["ARCHIVE"]) + "/" + of["PACKAGE"]
 }
 
 // RuntimeRequirements lists the packages that DeepSpeed needs at run time beside torch, as pinned

@@ -1,6 +1,7 @@
 """Makes a CUDA 12.4 root of Debian's package nvidia-cuda-toolkit, without root and without apt.
 
 usage: nvcc.py DIR
+       nvcc.py check    only says whether the package can be had
 
 The package has nvcc and the programs that it calls (they need glibc 2.7); headers and
 libraries come from Python packages (build.sh). It is known by its sha256, so it does not
@@ -152,13 +153,39 @@ def fetch(to):
     return why
 
 
-def package(work):
-    """The package as a file."""
-    kept = pathlib.Path(os.environ["DSBUILD_DOWNLOADS"]) / os.path.basename(PACKAGE) if os.environ.get("DSBUILD_DOWNLOADS") else None
-    for file in (os.environ.get("DSBUILD_TOOLKIT_DEB"), pathlib.Path(__file__).resolve().with_name("toolkit.deb"), kept):
+def downloaded():
+    """Where the package is kept; None if it is not."""
+    return pathlib.Path(os.environ["DSBUILD_DOWNLOADS"]) / os.path.basename(PACKAGE) if os.environ.get("DSBUILD_DOWNLOADS") else None
+
+
+def present():
+    """The package as a file that is here already; None if it is not."""
+    for file in (os.environ.get("DSBUILD_TOOLKIT_DEB"), pathlib.Path(__file__).resolve().with_name("toolkit.deb"), downloaded()):
         if file and os.path.isfile(file) and digest(file) == SHA256:
             return str(file)
-    file = work / "toolkit.deb"
+    return None
+
+
+def check():
+    """Ends with an error if no mirror answers with the package."""
+    if present():
+        return
+    trust = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None)
+    why = []
+    for mirror in mirrors():
+        try:
+            urllib.request.urlopen(request(f"{mirror}/{PACKAGE}"), timeout=8, context=trust).close()
+            return
+        except (OSError, ValueError) as e:
+            why.append(f"{without_password(mirror)}: {without_password(str(e))}")
+    sys.exit("error: " + "; ".join(why))
+
+
+def package(work):
+    """The package as a file."""
+    if here := present():
+        return here
+    kept, file = downloaded(), work / "toolkit.deb"
     why = fetch(file)
     if why:
         sys.exit("\n".join([f"error: no Debian mirror has {os.path.basename(PACKAGE)}:", *("  " + line for line in why),
@@ -199,6 +226,9 @@ def unpack(file, work):
 
 
 def main():
+    if sys.argv[1:] == ["check"]:
+        check()
+        return
     root = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)

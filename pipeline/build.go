@@ -52,16 +52,24 @@ func (b *build) run(ctx context.Context, space Workspace) error {
 	return err
 }
 
-// runSteps runs the steps with an image in the workspace, and calls here for dsbuild's own steps.
+// runSteps runs the steps with an image in the workspace, and calls here for dsbuild's own steps. The compile steps of the
+// parts of a wheel run in parallel.
 func runSteps(ctx context.Context, steps []Step, space Workspace, here func(context.Context, Step) error) error {
-	for _, s := range steps {
-		run := space.Run
-		if s.Image == Local {
-			run = here
+	for len(steps) > 0 {
+		s, n := steps[0], 1
+		for n < len(steps) && steps[n].Env[partVariable] != "" {
+			n++
 		}
-		if err := run(ctx, s); err != nil {
+		var err error
+		if s.Image == Local {
+			err = here(ctx, s)
+		} else {
+			err = space.Run(ctx, steps[:n]...)
+		}
+		if err != nil {
 			return err
 		}
+		steps = steps[n:]
 	}
 	return nil
 }

@@ -26,8 +26,8 @@ type Work struct {
 // Workspace runs the steps of one plan. It keeps the output of each under the step's name. A
 // workspace that holds resources of this machine is also an io.Closer.
 type Workspace interface {
-	// Run runs a step. The outputs of its input steps must be there.
-	Run(ctx context.Context, s Step) error
+	// Run runs steps in parallel. The outputs of their input steps must be there. If one fails, the others are canceled.
+	Run(ctx context.Context, steps ...Step) error
 	// Export copies the output of a step to the directory dir of this machine.
 	Export(ctx context.Context, step, dir string) error
 	// Import makes the directory dir of this machine the output of a step.

@@ -142,7 +142,8 @@ func (m *inMemory) Open(context.Context, *Plan, Work) (Workspace, error) {
 	return m, nil
 }
 
-func (m *inMemory) Run(_ context.Context, s Step) error {
+func (m *inMemory) Run(_ context.Context, steps ...Step) error {
+	s := steps[0]
 	m.ran = append(m.ran, s.Name)
 	if s.Name == m.fail {
 		return errors.New("step " + s.Name + ": exit code 1")

@@ -33,7 +33,7 @@ type Image string
 // The images of a toolchain's Dockerfile, and the value for steps that dsbuild runs itself.
 const (
 	Runtime   Image = "runtime"   // the software of a node
-	Toolchain Image = "toolchain" // runtime, compilers and CUDA toolkit
+	Toolchain Image = "toolchain" // runtime, compilers and CUDA toolkit; of a further part "toolchain-cu12"
 	Local     Image = "dsbuild"   // no image: dsbuild itself does it
 )
 
@@ -100,17 +100,24 @@ type Base struct {
 	Host   bool   `json:"host,omitempty"` // this machine: Digest covers the tools found there
 }
 
-// Part is what one toolchain compiles of a wheel.
+// Part is what one toolchain compiles of a wheel: the first part every op, and each further one some of them for another
+// CUDA or CPU level (compat.Tables.Variants).
 type Part struct {
-	Toolchain compat.Toolchain
-	Ops       []compat.Op
+	compat.Toolchain
+	Packages dockerfiles.Packages // of the toolchain's image; unused if that is the first part's
 }
 
-// PartOf returns the part that compiles all ops of a toolchain.
-func PartOf(tc compat.Toolchain) Part { return Part{tc, tc.Ops} }
+// Environment is what makes an image, besides the plan's Dockerfile and its base.
+type Environment struct {
+	Context map[string]string `json:"context"` // files of the build context
+	Args    map[string]string `json:"args"`    // build arguments of the Dockerfile, environment of its scripts
 
-// opNames returns the names of the ops, or only of those with device code.
-func (p Part) opNames(device bool) []string { return compat.Toolchain{Ops: p.Ops}.OpNames(device) }
+	// Packages are all Python packages that may be installed, each with the sha256 of its file. The
+	// context has them, too.
+	Packages []dockerfiles.Package `json:"packages"`
+
+	Toolchain compat.Toolchain `json:"-"`
+}
 
 // Plan lists everything that dsbuild will do for one wheel. Two plans with the same Digest give
 // the same wheel.
@@ -122,48 +129,46 @@ type Plan struct {
 	Source     Source            `json:"-"` // of DeepSpeed
 	Base       Base              `json:"base"`
 	Dockerfile string            `json:"dockerfile"`
-	Context    map[string]string `json:"context"` // files of the build context
-	Args       map[string]string `json:"args"`    // build arguments of the Dockerfile, environment of its scripts
+	Context    map[string]string `json:"context"` // this and the next, of the first part: see Environment
+	Args       map[string]string `json:"args"`
 	Steps      []Step            `json:"steps"`
 	Scripts    map[string]string `json:"scripts"` // contents by name
 
-	// Packages are all Python packages that may be installed, each with the sha256 of its file. The
-	// context has them, too.
-	Packages []dockerfiles.Package `json:"packages"`
+	Packages []dockerfiles.Package `json:"packages"` // of the first part: see Environment
+
+	// Environments are those of the further parts that have images of their own.
+	Environments map[Image]Environment `json:"environments,omitempty"`
 
 	Digest   string         `json:"-"` // hex sha256 over all of the above
 	Manifest wheel.Manifest `json:"-"` // of the wheel, as far as the plan knows it
 }
 
-// Toolchain returns the toolchain of the images, and of all steps but those that compile.
+// Toolchain returns the toolchain of the first part: of the images Runtime and Toolchain, and of all steps that do not compile
+// a further part.
 func (p *Plan) Toolchain() compat.Toolchain { return p.Parts[0].Toolchain }
+
+// Environment returns what makes an image.
+func (p *Plan) Environment(image Image) Environment {
+	if e, ok := p.Environments[image]; ok {
+		return e
+	}
+	return Environment{p.Context, p.Args, p.Packages, p.Toolchain()}
+}
 
 // epoch is the value of every time in the wheel: 2024-01-01T00:00:00Z.
 const epoch = "1704067200"
 
-// NewPlan lists the steps that make a wheel from src on base. There is one part, and packages are those of its
-// toolchain.
-func NewPlan(
-	parts []Part, src Source, base Base, packages dockerfiles.Packages, keepDebug bool,
-) (*Plan, error) {
-	if len(parts) != 1 {
-		return nil, fmt.Errorf("a wheel of %d parts: dsbuild compiles with one toolchain", len(parts))
-	}
-	part, tc := parts[0], parts[0].Toolchain
+// NewPlan lists the steps that make a wheel from src on base.
+func NewPlan(parts []Part, src Source, base Base, keepDebug bool) (*Plan, error) {
+	tc := parts[0].Toolchain
 	body, context, err := dockerfiles.Toolchain(tc.BuildMachine())
 	if err != nil {
 		return nil, err
 	}
+	first := newEnvironment(parts[0], context)
 	p := &Plan{
 		Parts: parts, KeepDebug: keepDebug, Source: src, Base: base,
-		Context: context, Args: imageArgs(tc, packages), Scripts: map[string]string{},
-		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource), tc.BuildMachine()),
-			packages.Runtime, packages.Build),
-	}
-	context[dockerfiles.RuntimePackages] = dockerfiles.Constraints(packages.Runtime)
-	context[dockerfiles.AllPackages] = dockerfiles.Constraints(packages.Runtime, packages.Build)
-	if tc.IsCross() {
-		context[dockerfiles.ArmPackages] = dockerfiles.Constraints(dockerfiles.LockedForArm(tc.Python))
+		Context: first.Context, Args: first.Args, Packages: first.Packages, Scripts: map[string]string{},
 	}
 	switch {
 	case base.Host:
@@ -172,19 +177,16 @@ func NewPlan(
 	default:
 		p.Dockerfile = dockerfiles.FromImage(base.Ref) + body
 	}
-	env := buildEnv(part, keepDebug)
-	p.Manifest = newManifest(part, src, base, env)
-	if env[versionVariable] = p.Manifest.Env[versionVariable]; env[versionVariable] == "" {
-		env["GIT_DIR"] = "/dev/null" // setup.py asks git, which could find a checkout around the sources
-	}
-	p.Steps = []Step{
-		sourceStep(src), compileStep(env), stripStep(tc, keepDebug), packStep(tc),
-		{
+	env := buildEnv(tc, keepDebug)
+	p.Manifest = newManifest(parts, src, base, env)
+	compile := compileStep(p, env)
+	p.Steps = append([]Step{sourceStep(src), compile}, p.furtherSteps(context)...)
+	p.Steps = append(p.Steps, p.stripStep(), packStep(tc),
+		Step{
 			Name: AuditStep, Title: "reopen the wheel and compare it with the request", Image: Local,
 			Inputs: []string{PackStep},
 		},
-		smokeStep(part),
-	}
+		p.smokeStep())
 	if err := p.setDigest(); err != nil {
 		return nil, err
 	}
@@ -192,15 +194,61 @@ func NewPlan(
 	return p, nil
 }
 
+// newEnvironment returns what makes the image of a part, with the files of context.
+func newEnvironment(part Part, context map[string]string) Environment {
+	tc, packages := part.Toolchain, part.Packages
+	e := Environment{
+		Context: maps.Clone(context), Args: imageArgs(tc, packages), Toolchain: tc,
+		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource), tc.BuildMachine()),
+			packages.Runtime, packages.Build),
+	}
+	e.Context[dockerfiles.RuntimePackages] = dockerfiles.Constraints(packages.Runtime)
+	e.Context[dockerfiles.AllPackages] = dockerfiles.Constraints(packages.Runtime, packages.Build)
+	if tc.IsCross() {
+		e.Context[dockerfiles.ArmPackages] = dockerfiles.Constraints(dockerfiles.LockedForArm(tc.Python))
+	}
+	return e
+}
+
+// variant returns the name of a further part in the names of its files, and that of the first part's builds of the same ops.
+func (p *Plan) variant(part Part) (name, first string) {
+	tc := p.Toolchain()
+	if part.HasDeviceCode() {
+		return cudaVariant(part.Toolchain).Name, cudaVariant(tc).Name
+	}
+	return part.CPU.Short(), tc.CPU.Short()
+}
+
+// furtherSteps returns the steps that compile the further parts. It notes their environments.
+func (p *Plan) furtherSteps(context map[string]string) []Step {
+	var steps []Step
+	for _, part := range p.Parts[1:] {
+		env := buildEnv(part.Toolchain, p.KeepDebug)
+		name, _ := p.variant(part)
+		s := compileStep(p, env)
+		s.Name, s.Title, env[partVariable] = CompileStep+"-"+name, "compile the ops for "+name, name
+		s.Scripts = append(s.Scripts, "strip.py", "variants.py")
+		if part.CUDASource != p.Toolchain().CUDASource {
+			s.Image = Toolchain + "-" + Image(name)
+			if p.Environments == nil {
+				p.Environments = map[Image]Environment{}
+			}
+			p.Environments[s.Image] = newEnvironment(part, context)
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
 // newManifest returns the manifest of a wheel, as far as it is known without the plan's digest. env is the environment of
-// the compile step, to which the manifest's adds the version.
-func newManifest(part Part, src Source, base Base, env map[string]string) wheel.Manifest {
-	tc := part.Toolchain
+// the first compile step, to which the manifest's adds the version.
+func newManifest(parts []Part, src Source, base Base, env map[string]string) wheel.Manifest {
+	tc := parts[0].Toolchain
 	m := wheel.Manifest{
 		Source:       src.Manifest(),
-		OpsRequested: part.opNames(false), ArchsRequested: []string{},
-		Requires: tc.Needs().Node,
-		CPU:      string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
+		OpsRequested: tc.OpNames(false), ArchsRequested: []string{},
+		Requires: tc.Needs().Node, Variants: variants(parts),
+		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
 		Toolchain: wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 	}
 	for _, a := range tc.Archs {
@@ -212,6 +260,9 @@ func newManifest(part Part, src Source, base Base, env map[string]string) wheel.
 	if tc.ABI == wheel.StableABI {
 		m.TorchABI = &wheel.TorchABI{Stable: true, Min: compat.StableTorch}
 		m.Torch, m.CUDA, m.Python = tc.Serves()
+		if slices.ContainsFunc(m.Variants, func(v wheel.Variant) bool { return v.CUDA != "" }) {
+			m.CUDA = ""
+		}
 		m.Recipe, targets = recipe(), m.Label(tc.AllOps)
 	} else {
 		targets = wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.EveryGPU, tc.CPU)
@@ -221,6 +272,42 @@ func newManifest(part Part, src Source, base Base, env map[string]string) wheel.
 		m.Env[versionVariable] = "+" + local
 	}
 	return m
+}
+
+// variants lists the variants of the ops that several parts compile, with the first part's own.
+func variants(parts []Part) []wheel.Variant {
+	var out []wheel.Variant
+	for _, part := range parts[1:] {
+		for _, tc := range []compat.Toolchain{parts[0].Toolchain, part.Toolchain} {
+			v := wheel.Variant{Name: tc.CPU.Short(), Ops: part.OpNames(false), CPU: string(tc.CPU)}
+			if part.HasDeviceCode() {
+				v = cudaVariant(tc)
+			}
+			if !slices.ContainsFunc(out, func(have wheel.Variant) bool { return have.Name == v.Name }) {
+				out = append(out, v)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b wheel.Variant) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// cudaVariant returns the variant with the device code that a toolchain compiles.
+func cudaVariant(tc compat.Toolchain) wheel.Variant {
+	_, cuda, _ := tc.Serves()
+	v := wheel.Variant{
+		Name: "cu" + cuda, Ops: tc.OpNames(true), CUDA: cuda, Toolkit: tc.Toolkit,
+		Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true),
+		OpArchs: map[string]wheel.DeviceCode{},
+	}
+	for _, op := range tc.Ops {
+		if op.DeviceCode && !slices.Equal(op.Archs, tc.Archs) {
+			v.OpArchs[op.Name] = wheel.DeviceCode{
+				Archs: wheel.Capabilities(op.Archs, false), PTX: wheel.Capabilities(op.Archs, true),
+			}
+		}
+	}
+	return v
 }
 
 // imageArgs returns the arguments of the scripts of package dockerfiles.
@@ -255,13 +342,17 @@ func crossMachine(tc compat.Toolchain) string {
 // addArchives adds to the packages that the build installed the hashes of their files, which the plan
 // has. Others came with the environment that the build is for.
 func (p *Plan) addArchives(installed []wheel.Package) {
+	pinned := slices.Clone(p.Packages)
+	for _, e := range p.Environments {
+		pinned = append(pinned, e.Packages...)
+	}
 	for i, have := range installed {
 		name, version, python := have.Python()
-		at := slices.IndexFunc(p.Packages, func(one dockerfiles.Package) bool {
+		at := slices.IndexFunc(pinned, func(one dockerfiles.Package) bool {
 			return one.Name == name && one.Version == version
 		})
 		if python && !have.Beside && at >= 0 {
-			installed[i].Archive = p.Packages[at].SHA256
+			installed[i].Archive = pinned[at].SHA256
 		}
 	}
 }
@@ -320,18 +411,37 @@ func sourceStep(src Source) Step {
 	}
 }
 
-func compileStep(env map[string]string) Step {
+// compileStep returns the step that compiles the first part.
+func compileStep(p *Plan, env map[string]string) Step {
+	if env[versionVariable] = p.Manifest.Env[versionVariable]; env[versionVariable] == "" {
+		env["GIT_DIR"] = "/dev/null" // setup.py asks git, which could find a checkout around the sources
+	}
+	if len(p.Parts) > 1 {
+		env["DSBUILD_TURNS"] = p.turns()
+	}
 	patches := lists.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string {
 		return "patches/" + name + ".patch"
 	})
 	return Step{
-		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
+		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: CompileScript,
 		Scripts: append([]string{
 			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx",
 			"floor.py", "floor.cc", "libaio.map", "nvcc",
 		}, slices.Concat(patches, stableFiles(env))...),
 		Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
+}
+
+// CompileScript is the script of the compile steps.
+const CompileScript = "compile.sh"
+
+// partVariable tells the compile step of a further part the part's name.
+const partVariable = "DSBUILD_PART"
+
+// turns returns a number for jobs.py: the parts of one wheel have the same, and those of other wheels have others.
+func (p *Plan) turns() string {
+	sum := sha256.Sum256([]byte(fmt.Sprint(p.Source.Version, p.Source.SHA256, p.Manifest.Variants, p.Manifest.Env)))
+	return hex.EncodeToString(sum[:4])
 }
 
 // stableFiles returns the names of the scripts and headers that build over torch's stable ABI, if env asks for it.
@@ -361,14 +471,30 @@ const crossVariable = "DSBUILD_CROSS"
 // abiVariable tells the compile step the ABI, if that is not torch's C++ interface.
 const abiVariable = "DSBUILD_ABI"
 
-func stripStep(tc compat.Toolchain, keepDebug bool) Step {
+func (p *Plan) stripStep() Step {
+	tc := p.Toolchain()
 	s := Step{
 		Name: StripStep, Title: "strip the ops, compile the modules, record the installed packages", Image: Toolchain,
-		Script: "strip.py", Scripts: []string{"bytecode.py"}, Inputs: []string{CompileStep},
+		Script: "strip.py", Scripts: []string{"bytecode.py", "variants.py"}, Inputs: []string{CompileStep},
 		Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
 	}
 	addCross(s.Env, tc)
-	if keepDebug {
+	if tc.ABI == wheel.StableABI {
+		s.Scripts = append(s.Scripts, "stable/loader.py")
+		s.Env[abiVariable], s.Env["DSBUILD_CPU"] = string(wheel.StableABI), string(tc.CPU)
+		s.Env["DSBUILD_GPU_OPS"] = strings.Join(tc.OpNames(true), " ")
+	}
+	var joined []string
+	for _, part := range p.Parts[1:] {
+		name, first := p.variant(part)
+		step := CompileStep + "-" + name
+		s.Inputs, joined = append(s.Inputs, step), append(joined, step+":"+name+":"+first)
+	}
+	if len(joined) > 0 {
+		s.Title = "join the parts, " + s.Title
+		s.Env["DSBUILD_VARIANTS"] = strings.Join(joined, " ")
+	}
+	if p.KeepDebug {
 		s.Title, s.Env[wheel.KeepDebugVariable] = "compile the modules, record the installed packages", "1"
 	}
 	return s
@@ -415,22 +541,26 @@ const (
 )
 
 // smokeStep tells the script which ops have device code: they load without a GPU, but do not run.
-func smokeStep(part Part) Step {
-	tc := part.Toolchain
+func (p *Plan) smokeStep() Step {
+	tc := p.Toolchain()
 	s := Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
 		Env: map[string]string{
 			"DS_ACCELERATOR":  "cuda",
 			"DSBUILD_CPU":     string(tc.CPU),
-			"DSBUILD_GPU_OPS": strings.Join(part.opNames(true), " "),
+			"DSBUILD_GPU_OPS": strings.Join(tc.OpNames(true), " "),
 		},
-		Args: part.opNames(false),
+		Args: tc.OpNames(false),
 	}
 	if tc.IsCross() {
 		s.Image = Toolchain // which has a Python of the wheel's machine
 	}
 	addCross(s.Env, tc)
+	if levels := p.Manifest.CPUs(); len(levels) > 1 {
+		s.Env["DSBUILD_LEVELS"] = strings.Join(lists.Map(levels, wheel.CPULevel.Short), " ")
+		s.Env["DSBUILD_LEVEL_OPS"] = strings.Join(p.Parts[len(p.Parts)-1].OpNames(false), " ")
+	}
 	return s
 }
 
@@ -446,8 +576,7 @@ func addCross(env map[string]string, tc compat.Toolchain) {
 const versionVariable = "DS_BUILD_STRING"
 
 // buildEnv returns the environment of the compile step, without versionVariable.
-func buildEnv(part Part, keepDebug bool) map[string]string {
-	tc := part.Toolchain
+func buildEnv(tc compat.Toolchain, keepDebug bool) map[string]string {
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
 		// where utils does not exist and is left out silently.
@@ -455,7 +584,7 @@ func buildEnv(part Part, keepDebug bool) map[string]string {
 		"DS_ENABLE_NINJA": "1",
 		"DSBUILD_CPU":     string(tc.CPU),
 		"DSBUILD_GCC":     tc.GCC,
-		"DSBUILD_OPS":     opArchs(part),
+		"DSBUILD_OPS":     opArchs(tc),
 		// DeepSpeed itself sets the C++ standard of the torch that it was released for.
 		"DSBUILD_CXX_STANDARD": tc.Standard,
 		// An extension may need C and C++ libraries no newer than torch itself needs, since 2.7.
@@ -480,7 +609,7 @@ func buildEnv(part Part, keepDebug bool) map[string]string {
 	if len(tc.Archs) > 0 {
 		env["TORCH_CUDA_ARCH_LIST"] = wheel.ArchList(tc.Archs)
 	}
-	for _, op := range part.Ops {
+	for _, op := range tc.Ops {
 		env[op.Variable] = "1"
 	}
 	if tc.ABI == wheel.StableABI {
@@ -500,10 +629,10 @@ func buildEnv(part Part, keepDebug bool) map[string]string {
 
 // opArchs returns the names of the ops. An op that is not built for all archs has its own behind
 // its name.
-func opArchs(part Part) string {
+func opArchs(tc compat.Toolchain) string {
 	var words []string
-	for _, o := range part.Ops {
-		if o.DeviceCode && !slices.Equal(o.Archs, part.Toolchain.Archs) {
+	for _, o := range tc.Ops {
+		if o.DeviceCode && !slices.Equal(o.Archs, tc.Archs) {
 			o.Name += "=" + wheel.ArchList(o.Archs)
 		}
 		words = append(words, o.Name)
@@ -554,7 +683,7 @@ func (p *Plan) auditFindings(c wheel.Contents, glibc string) []string {
 		}
 	}
 	return wheel.Audit(c, wheel.Want{
-		Ops: tc.OpNames(false), Archs: archs, CPU: tc.CPU,
+		Ops: tc.OpNames(false), Archs: archs, Variants: p.Manifest.Variants, CPU: tc.CPU,
 		Glibc: glibc, KeepDebug: p.KeepDebug, TorchABI: p.Manifest.TorchABI,
 	})
 }
@@ -568,14 +697,21 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	base := strings.TrimSpace(p.Base.Ref + " " + p.Base.Digest)
 	fmt.Fprintf(&b, "\nbuilder    %s\n", builder)
 	fmt.Fprintf(&b, "base       %s: %s, glibc %s\n", base, tc.Environment.Name, tc.Environment.Glibc)
-	fmt.Fprintf(&b, "toolchain  %s, and %d Python packages\n", tc.CUDASource, len(p.Packages))
+	toolchains, packages := string(tc.CUDASource), len(p.Packages)
+	for _, image := range slices.Sorted(maps.Keys(p.Environments)) {
+		toolchains += " and " + string(p.Environments[image].Toolchain.CUDASource)
+		packages += len(p.Environments[image].Packages)
+	}
+	fmt.Fprintf(&b, "toolchain  %s, and %d Python packages\n", toolchains, packages)
 	disk, took := "25 GB", "a few minutes"
 	if p.Base.Host {
 		disk = "15 GB" // no engine and no image
 	}
 	sets := 0 // of device code
-	for _, op := range tc.Ops {
-		sets += len(op.Archs)
+	for _, part := range p.Parts {
+		for _, op := range part.Ops {
+			sets += len(op.Archs)
+		}
 	}
 	if sets > 30 {
 		took = "1 to 2 hours on two cores (device code for many GPUs)"
@@ -595,10 +731,27 @@ func (p *Plan) printTarget(w io.Writer) {
 	torch, cuda, python := tc.Serves()
 	if tc.ABI == wheel.StableABI {
 		torch += " or newer (stable ABI, built with " + tc.Torch + ")"
+		cuda = strings.Join(p.Manifest.CUDAs(), " and ")
 	}
-	fmt.Fprintf(w, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, torch, cuda, python, tc.CPU)
-	fmt.Fprintf(w, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "),
-		cmp.Or(wheel.ArchList(tc.Archs), "none: no op has device code"))
+	if cuda != "" {
+		torch += ", CUDA " + cuda
+	}
+	fmt.Fprintf(w, "DeepSpeed %s for torch %s, Python %s, %s\n", tc.DeepSpeed, torch, python,
+		strings.Join(lists.Map(p.Manifest.CPUs(), func(l wheel.CPULevel) string { return string(l) }), " and "))
+	fmt.Fprintf(w, "ops %s\n", strings.Join(tc.OpNames(false), ", "))
+	if len(tc.Archs) == 0 {
+		fmt.Fprintln(w, "archs none: no op has device code")
+	}
+	for _, part := range p.Parts {
+		switch {
+		case !part.HasDeviceCode():
+		case len(p.Environments) == 0:
+			fmt.Fprintf(w, "archs %s\n", wheel.ArchList(part.Archs))
+		default:
+			_, cuda, _ := part.Serves()
+			fmt.Fprintf(w, "archs %s (CUDA %s)\n", wheel.ArchList(part.Archs), cuda)
+		}
+	}
 }
 
 func (p *Plan) printLeftOut(w io.Writer) {
@@ -617,6 +770,11 @@ func (p *Plan) Print(w io.Writer) error {
 		strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Environment.Name, tc.Environment.Glibc)
 	fmt.Fprintf(&b, "toolchain  %s\n", tc.CUDASource)
 	printVariables(&b, p.Args)
+	further := slices.Sorted(maps.Keys(p.Environments))
+	for _, image := range further {
+		fmt.Fprintf(&b, "%s %s\n", image, p.Environments[image].Toolchain.CUDASource)
+		printVariables(&b, p.Environments[image].Args)
+	}
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
 		printVariables(&b, s.Env)
@@ -624,9 +782,15 @@ func (p *Plan) Print(w io.Writer) error {
 			fmt.Fprintf(&b, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
 		}
 	}
-	fmt.Fprintf(&b, "packages   %d Python packages, pinned by sha256\n", len(p.Packages))
-	for _, one := range p.Packages {
-		fmt.Fprintf(&b, "             %s  %s\n", one.SHA256, one)
+	for _, image := range append([]Image{Toolchain}, further...) {
+		packages, of := p.Environment(image).Packages, ""
+		if image != Toolchain {
+			of = " of " + string(image)
+		}
+		fmt.Fprintf(&b, "packages   %d Python packages%s, pinned by sha256\n", len(packages), of)
+		for _, one := range packages {
+			fmt.Fprintf(&b, "             %s  %s\n", one.SHA256, one)
+		}
 	}
 	p.printLeftOut(&b)
 	_, err := io.WriteString(w, b.String())

@@ -44,11 +44,15 @@ func request(t *testing.T, ops []string, archs ...string) wheel.Request {
 	return wheel.Request{ABI: wheel.TorchMinor, Archs: list, Ops: ops}
 }
 
-// planOf is the plan of a toolchain of the lock.
-func planOf(t *testing.T, tc compat.Toolchain, src Source, base Base, keepDebug bool) *Plan {
+// planOf is the plan of toolchains of the lock.
+func planOf(t *testing.T, src Source, base Base, keepDebug bool, toolchains ...compat.Toolchain) *Plan {
 	t.Helper()
-	packages, _ := LockedPackages(tc) // none for a wheel that is built on aarch64
-	p, err := NewPlan([]Part{PartOf(tc)}, src, base, packages, keepDebug)
+	var parts []Part
+	for _, tc := range toolchains {
+		packages, _ := LockedPackages(tc) // none for a wheel that is built on aarch64
+		parts = append(parts, Part{tc, packages})
+	}
+	p, err := NewPlan(parts, src, base, keepDebug)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +80,7 @@ func planFor(t *testing.T, r wheel.Request, src Source, base Base, hosts ...comp
 	if base.Ref == "" {
 		base.Ref = tc.Environment.Ref
 	}
-	return planOf(t, tc, src, base, r.KeepDebug)
+	return planOf(t, src, base, r.KeepDebug, append([]compat.Toolchain{tc}, tables.Variants(r, tc)...)...)
 }
 
 // A package that the build installed has the hash of the plan's file; one of an environment beside it, of
@@ -282,8 +286,8 @@ func TestPlanCompares(t *testing.T) {
 // The glibc of the oldest node that was named goes into the audit, and not into
 // the plan's digest: the wheel is the same.
 func TestPlanComparesGlibc(t *testing.T) {
-	asked := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Glibc: "2.36"}, Source{}, Base{})
-	free := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Python: "3.11"}, Source{}, Base{})
+	asked := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, CPU: wheel.CPUv3, Glibc: "2.36"}, Source{}, Base{})
+	free := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, CPU: wheel.CPUv3, Python: "3.11"}, Source{}, Base{})
 	if asked.Digest != free.Digest {
 		t.Errorf("another plan: %s, %s", asked.Base.Ref, free.Base.Ref)
 	}
@@ -325,7 +329,7 @@ func TestPlanForAarch64(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan       *Plan
 		cross, cpu string
-	}{"cross": {cross, wheel.Arm, "armv8-a"}, "x86_64": {here, "", "x86-64-v3"}, "native": {there, "", "armv8-a"}} {
+	}{"cross": {cross, wheel.Arm, "armv8-a"}, "x86_64": {here, "", "x86-64-v2"}, "native": {there, "", "armv8-a"}} {
 		p := c.plan
 		for _, s := range p.Steps {
 			if want := map[string]string{CompileStep: c.cross, StripStep: c.cross, SmokeStep: c.cross}[s.Name]; s.Env[crossVariable] != want {

@@ -241,7 +241,7 @@ func TestFoundReleasesArePinned(t *testing.T) {
 		t.Error("the lock has the packages of a torch that the tables lack")
 	}
 	packages := dockerfiles.Packages{Runtime: []dockerfiles.Package{{Name: "torch", Version: "2.12.1+cu126", SHA256: sha("c")}}}
-	p, err := NewPlan([]Part{PartOf(tc)}, Release(tc.DeepSpeed, tc.Source), Base{Ref: "debian:bookworm-slim"}, packages, false)
+	p, err := NewPlan([]Part{{tc, packages}}, Release(tc.DeepSpeed, tc.Source), Base{Ref: "debian:bookworm-slim"}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,8 @@ type trialSpace struct {
 	plan *Plan
 }
 
-func (s *trialSpace) Run(ctx context.Context, step Step) error {
+func (s *trialSpace) Run(ctx context.Context, steps ...Step) error {
+	step := steps[0]
 	if step.Name != StripStep {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -78,9 +79,9 @@ spec = importlib.util.spec_from_file_location("_stable_abi", os.path.join(os.env
 loader = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(loader)
 
-def op(cuda="", name="x_op"):
+def op(cuda=(), name="x_op", cpu=()):
     made = {"__name__": "deepspeed.ops." + name, "__file__": os.path.abspath(name + ".py")}
-    loader.expose(made, cuda)
+    loader.expose(made, cuda, cpu)
     return made
 
 def refused(do):
@@ -248,9 +249,11 @@ func TestStableLoaderRefuses(t *testing.T) {
 		torch, cuda, call, want string
 	}{
 		"older torch":    {"2.9.1+cu128", "12.8", `op(name="none_op")`, "needs torch 2.10 or newer, but this environment has torch 2.9.1+cu128\nhint: install a newer torch, or a DeepSpeed that was built for this one (dsbuild wheel --abi torch --torch 2.9)"},
-		"no CUDA":        {"2.12.0+cpu", "", `op("13", "none_op")`, "needs a torch for CUDA 13, but this torch 2.12.0+cpu has no CUDA\nhint: install a torch for CUDA 13"},
-		"other CUDA":     {"2.10.0+cu128", "12.8", `op("13", "none_op")`, "was built for CUDA 13, but this torch 2.10.0+cu128 is built for CUDA 12.8\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12"},
-		"no runtime":     {"2.15.0+cu992", "99.2", `op("99", "none_op")`, "needs libcudart.so.99, but it cannot be loaded: libcudart.so.99: cannot open shared object file: No such file or directory\nhint: install the CUDA 99 runtime"},
+		"no CUDA":        {"2.12.0+cpu", "", `op(("13",), "none_op")`, "needs a torch for CUDA 13, but this torch 2.12.0+cpu has no CUDA\nhint: install a torch for CUDA 13"},
+		"no CUDA of two": {"2.12.0+cpu", "", `op(("12", "13"), "none_op")`, "needs a torch for CUDA 12 or 13, but this torch 2.12.0+cpu has no CUDA\nhint: install a torch for CUDA 12 or 13"},
+		"other CUDA":     {"2.10.0+cu128", "12.8", `op(("13",), "none_op")`, "was built for CUDA 13, but this torch 2.10.0+cu128 is built for CUDA 12.8\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12"},
+		"older CUDA":     {"2.10.0+cu118", "11.8", `op(("12", "13"), "none_op")`, "was built for CUDA 12 and 13, but this torch 2.10.0+cu118 is built for CUDA 11.8\nhint: install a torch for CUDA 12 or 13, or a DeepSpeed that was built for CUDA 11"},
+		"no runtime":     {"2.15.0+cu992", "99.2", `op(("99",), "none_op")`, "needs libcudart.so.99, but it cannot be loaded: libcudart.so.99: cannot open shared object file: No such file or directory\nhint: install the CUDA 99 runtime"},
 		"no library":     {"2.15.0", "13.2", `op(name="none_op")`, "cannot be loaded with torch 2.15.0: "},
 		"nightly, older": {"2.9.0.dev20250801+cu130", "13.0", `op(name="none_op")`, "needs torch 2.10 or newer, but this environment has torch 2.9.0.dev20250801+cu130\nhint: "},
 		"nightly":        {"2.16.0.dev20261120+cu132", "13.2", `op()`, ""},
@@ -267,22 +270,80 @@ func TestStableLoaderRefuses(t *testing.T) {
 	}
 }
 
-// DeepSpeed compares torch_info with the torch that runs. It gets an equal one where the ops fit,
-// and else the one that they need.
-func TestStableTorchInfo(t *testing.T) {
-	dir := sources(t, map[string]string{"torch/__init__.py": fakeTorch})
-	for _, c := range []struct{ torch, running, cuda, want string }{
-		{"2.11.0+cu130", "13.0", "13", "2.11 13.0"},
-		{"2.10.1+cu128", "12.8", "", "2.10 12.8"},
-		{"2.10.0+cu128", "12.8", "13", "2.10 13.2"},
-		{"2.9.1+cu128", "12.8", "", "2.10 12.8"},
-		{"2.12.0+cpu", "", "", "2.12 13.2"},
+// Of several libraries the one for the CUDA of torch is loaded, or for the highest level that the CPU has and that
+// DSBUILD_CPU_LEVEL allows. A CPU below the level of a wheel is refused before anything is loaded.
+func TestStableLoaderChooses(t *testing.T) {
+	dir := stableOp(t)
+	library, err := os.ReadFile(filepath.Join(dir, "libx_op.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, variant := range []string{"cu12", "cu13", "v2", "v3"} {
+		if err := os.WriteFile(filepath.Join(dir, "libx_op."+variant+".so"), library, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const v2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
+	const v3 = v2 + " avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
+	const v4 = v3 + " avx512f avx512bw avx512cd avx512dq avx512vl"
+	const both, levels = `op(("12", "13"))`, `op(cpu=("v2", "v3"))`
+	for name, c := range map[string]struct {
+		cuda, level, flags, forced, call, want string
+	}{
+		"CUDA 12":         {"12.8", "v2", v2, "", both, "libx_op.cu12.so"},
+		"CUDA 13":         {"13.2", "v2", v3, "", both, "libx_op.cu13.so"},
+		"one CUDA":        {"13.2", "v2", v3, "", `op(("13",))`, "libx_op.so"},
+		"level 2":         {"", "v2", v2, "", levels, "libx_op.v2.so"},
+		"level 3":         {"", "v2", v3, "", levels, "libx_op.v3.so"},
+		"level 4":         {"", "v2", v4, "", levels, "libx_op.v3.so"},
+		"a part of 3":     {"", "v2", strings.Replace(v3, " fma ", " ", 1), "", levels, "libx_op.v2.so"},
+		"forced":          {"", "v2", v4, "v2", levels, "libx_op.v2.so"},
+		"forced higher":   {"", "v2", v2, "v3", levels, "libx_op.v2.so"},
+		"hidden":          {"", "v2", "", "", levels, "libx_op.v2.so"},
+		"hidden, forced":  {"", "v2", "", "v3", levels, "libx_op.v3.so"},
+		"hidden, one":     {"", "v4", "", "", `op()`, "libx_op.so"},
+		"other machine":   {"", "", "", "", `op()`, "libx_op.so"},
+		"level 3 of 4":    {"", "v4", v3, "", `op()`, "Refused: DeepSpeed's op x was built for CPUs of level x86-64-v4, but this CPU lacks avx512f avx512bw avx512cd avx512dq avx512vl\nhint: install a DeepSpeed that was built for this CPU (dsbuild wheel --cpu x86-64-v3)"},
+		"level 1":         {"", "v2", "sse2", "", levels, "Refused: DeepSpeed's op x was built for CPUs of level x86-64-v2, but this CPU lacks cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3\nhint: use another machine, or DeepSpeed without compiled ops"},
+		"forced too low":  {"", "v3", v3, "v2", `op()`, "Refused: DeepSpeed's op x was built for CPUs of level x86-64-v3, but DSBUILD_CPU_LEVEL is v2\nhint: unset DSBUILD_CPU_LEVEL"},
+		"forced to a lie": {"", "v2", v3, "x86-64-v2", levels, "Refused: DeepSpeed's op x cannot be loaded: DSBUILD_CPU_LEVEL is 'x86-64-v2'\nhint: set it to v2, v3 or v4"},
 	} {
 		const text = loads + `
-told = loader.torch_info({"version": "2.15", "cuda_version": "13.2", "bf16_support": False}, os.environ["NEEDS"])
-print(told["version"], told["cuda_version"], told["bf16_support"])`
-		got := pythonTest(t, dir, text, "TORCH="+c.torch, "TORCH_CUDA="+c.running, "NEEDS="+c.cuda)
-		if strings.TrimSpace(got) != c.want+" False" {
+loader.LEVEL, loader.cpu_flags = os.environ["LEVEL"], lambda: set(os.environ["FLAGS"].split())
+loader.ctypes.CDLL = lambda path, load=loader.ctypes.CDLL: None if path.startswith("libcudart.so.") else load(path)
+made = []
+said = refused(lambda: made.append(%s))
+print(os.path.basename(made[0]["__file__"]) if made else said)`
+		got := pythonTest(t, dir, fmt.Sprintf(text, c.call), "TORCH_CUDA="+c.cuda, "LEVEL="+c.level, "FLAGS="+c.flags, "DSBUILD_CPU_LEVEL="+c.forced)
+		if !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %s\nwant %s", name, got, c.want)
+		}
+	}
+	// The kernel of this machine tells something, or nothing.
+	if got := pythonTest(t, dir, loads+`print(" ".join(sorted(loader.cpu_flags())))`); runtime.GOARCH == "amd64" && !strings.Contains(got, "sse2") {
+		t.Errorf("flags of this CPU: %q", got)
+	}
+}
+
+// DeepSpeed compares torch_info with the torch that runs, and its accelerator with the one that it finds. It gets equal ones:
+// the loader refuses what does not fit. Without a GPU the ops with device code are not installed.
+func TestStableRecord(t *testing.T) {
+	dir := sources(t, map[string]string{
+		"torch/__init__.py":     fakeTorch,
+		"deepspeed/__init__.py": "", "deepspeed/accelerator.py": "import os, types\ndef get_accelerator(): return types.SimpleNamespace(_name=os.environ['FOUND'])\n",
+	})
+	for _, c := range []struct{ torch, running, found, want string }{
+		{"2.11.0+cu130", "13.0", "cuda", "2.11 13.0 False cuda {'cpu_adam': 1, 'fused_adam': 1, 'gds': False}"},
+		{"2.10.1+cu128", "12.8", "cpu", "2.10 12.8 False cpu {'cpu_adam': 1, 'fused_adam': False, 'gds': False}"},
+		{"2.9.1+cu128", "12.8", "xpu", "2.9 12.8 False cuda {'cpu_adam': 1, 'fused_adam': 1, 'gds': False}"},
+		{"2.12.0+cpu", "", "cpu", "2.12 13.2 False cpu {'cpu_adam': 1, 'fused_adam': False, 'gds': False}"},
+	} {
+		const text = loads + `
+told = loader.torch_info({"version": "2.15", "cuda_version": "13.2", "bf16_support": False}, "13")
+name, ops = loader.accelerator({"cpu_adam": 1, "fused_adam": 1, "gds": False}, ("fused_adam",))
+print(told["version"], told["cuda_version"], told["bf16_support"], name, ops)`
+		got := pythonTest(t, dir, text, "TORCH="+c.torch, "TORCH_CUDA="+c.running, "FOUND="+c.found)
+		if strings.TrimSpace(got) != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -326,15 +387,11 @@ assert [a for a in gpu.extra_link_args if a.startswith("-l")] == ["-ltorch_cpu",
 
 assert stable.file_name("deepspeed.ops.adam.cpu_adam_op") == "deepspeed/ops/adam/libcpu_adam_op.so"
 assert stable.target("2.10") == "0x020a000000000000ULL" and stable.target("3.0") == "0x0300000000000000ULL"
-record = "version='0.19.8'\ntorch_info={'version': '2.15', 'cuda_version': '13.2'}\n"
-told = stable.told_by_torch(record, "13")
-assert told == "from deepspeed import _stable_abi\n\nversion='0.19.8'\ntorch_info=_stable_abi.torch_info({'version': '2.15', 'cuda_version': '13.2'}, '13')\n", told
 
 include = stable.lay_headers(pathlib.Path("laid"))
 assert sorted(os.listdir("laid/thin/torch")) == ["csrc", "headeronly"] and os.path.exists(include[0] + "/torch/extension.h")
 stable.refuse_headers([include[1] + "/torch/headeronly/x.h", "/usr/include/math.h"])
-for wrong, words in ((lambda: stable.told_by_torch("version='1'\n", ""), "has torch_info 0 times"),
-                     (lambda: stable.refuse_headers([torch + "/ATen/ATen.h"]), "which is not stable: " + torch + "/ATen/ATen.h")):
+for wrong, words in ((lambda: stable.refuse_headers([torch + "/ATen/ATen.h"]), "which is not stable: " + torch + "/ATen/ATen.h"),):
     try:
         wrong()
     except SystemExit as e:
@@ -357,14 +414,14 @@ func TestStablePlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := planOf(t, tc, Release(tc.DeepSpeed, tc.Source), image(), false)
+		p := planOf(t, Release(tc.DeepSpeed, tc.Source), image(), false, tc)
 		stable := abi != wheel.TorchMinor
 		for _, name := range []string{"stable.py", "stable/loader.py", "stable/exports.map", "stable/include/torch/extension.h", "stable/include/dsbuild/tensor.h"} {
 			if _, has := p.Scripts[name]; has != stable {
 				t.Errorf("--abi %q: %s: %v", abi, name, has)
 			}
 		}
-		if m := p.Manifest; (m.TorchABI != nil) != stable || stable && (m.Torch != "2.10" || m.CUDA != "13" || m.Python != "3.10+") {
+		if m := p.Manifest; (m.TorchABI != nil) != stable || stable && (m.Torch != "2.10" || m.CUDA != "" || m.Python != "3.10+") {
 			t.Errorf("--abi %q: %+v", abi, m)
 		}
 	}

@@ -164,8 +164,8 @@ func (f *fake) Name() string { return "fake" }
 func (f *fake) Open(context.Context, *Plan, Work) (Workspace, error) {
 	return f, f.err
 }
-func (f *fake) Run(context.Context, Step) error { return nil }
-func (f *fake) Import(_, dir string) error      { f.imported = dir; return nil }
+func (f *fake) Run(context.Context, ...Step) error { return nil }
+func (f *fake) Import(_, dir string) error         { f.imported = dir; return nil }
 func (f *fake) Export(_ context.Context, step, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err

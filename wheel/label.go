@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // Kind is a set of builds that can share a page of an index, on which installers take the highest version, and of equal
@@ -14,18 +16,23 @@ type Kind string
 
 // The kinds of wheels.
 const (
-	KindComplete Kind = "complete" // all default ops of a release, for every GPU, torch with CUDA 13 and the default CPU level
+	KindComplete Kind = "complete" // all default ops of a release, for every GPU, CUDA and CPU level of the stable ABI
 	KindAllOps   Kind = "all-ops"  // the same with all ops
-	KindCUDA12   Kind = "cuda12"   // the same with the default ops, for torch with CUDA 12
 	KindCustom   Kind = "custom"   // of the stable ABI, and none of these
 	KindTorch    Kind = "torch"    // for one minor version of torch
 )
 
-// The CUDA of complete builds, and the label of builds with all ops.
-const (
-	completeCUDA = "13"
-	allOpsLabel  = "allops"
-)
+// allOpsLabel is the label of builds with all ops.
+const allOpsLabel = "allops"
+
+// completeCUDAs lists the major versions of CUDA that a complete build for a machine is for. No toolchain of CUDA 12 compiles
+// for aarch64.
+func completeCUDAs(machine string) []string {
+	if machine == Arm {
+		return []string{"13"}
+	}
+	return []string{"12", "13"}
+}
 
 // KindOf returns the kind of a wheel. A wheel whose version does not follow from its manifest is custom.
 func KindOf(m Manifest) Kind {
@@ -39,8 +46,6 @@ func KindOf(m Manifest) Kind {
 		return KindComplete
 	case local == allOpsLabel:
 		return KindAllOps
-	case local == "cu12":
-		return KindCUDA12
 	}
 	return KindCustom
 }
@@ -59,16 +64,26 @@ func (m Manifest) Label(allOps bool) string {
 	}
 	archs, _ := ParseArchs(m.ArchsRequested) // of a hostile manifest none
 	parts = append(parts, archLabels(archs)...)
-	if cpu := CPULevel(m.CPU); cpu != DefaultCPU(cpu.Machine()) {
-		parts = append(parts, cpu.Short())
+	machine := CPULevel(m.CPU).Machine()
+	if levels := m.CPUs(); !slices.Equal(levels, m.completeLevels(machine)) {
+		parts = append(parts, lists.Map(levels, CPULevel.Short)...)
 	}
-	if m.CUDA != "" && m.CUDA != completeCUDA {
-		parts = append(parts, "cu"+m.CUDA)
+	if cudas := m.CUDAs(); len(cudas) > 0 && !slices.Equal(cudas, completeCUDAs(machine)) {
+		parts = append(parts, "cu"+strings.Join(cudas, ".cu"))
 	}
 	if m.Env[KeepDebugVariable] != "" {
 		parts = append(parts, "debug")
 	}
 	return strings.Join(parts, ".")
+}
+
+// completeLevels returns the CPU levels of a complete build: of one with vector code all, else the lowest.
+func (m Manifest) completeLevels(machine string) []CPULevel {
+	levels := CompleteLevels(machine)
+	if slices.ContainsFunc(m.OpsRequested, HasLevels) {
+		return levels
+	}
+	return levels[:1]
 }
 
 // HasAllOps reports whether the version of a wheel of the stable ABI says that all ops were requested.

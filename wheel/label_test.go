@@ -13,8 +13,14 @@ import (
 func complete() wheel.Manifest {
 	return wheel.Manifest{
 		Version: "0.19.8", Source: wheel.Source{Kind: "release", Ref: "0.19.8"}, OpsRequested: wheel.DefaultOps(),
-		CPU: "x86-64-v3", Torch: "2.10", CUDA: "13", TorchABI: &wheel.TorchABI{Stable: true, Min: "2.10"},
+		CPU: "x86-64-v2", Torch: "2.10", TorchABI: &wheel.TorchABI{Stable: true, Min: "2.10"},
+		Variants: []wheel.Variant{{Name: "cu12", CUDA: "12"}, {Name: "cu13", CUDA: "13"}, {Name: "v2", CPU: "x86-64-v2"}, {Name: "v3", CPU: "x86-64-v3"}},
 	}
+}
+
+// forOne makes a complete build one for a CUDA and a CPU level.
+func forOne(cuda, level string) func(*wheel.Manifest) {
+	return func(m *wheel.Manifest) { m.CUDA, m.CPU, m.Variants = cuda, level, nil }
 }
 
 // The label has what distinguishes a build from the complete one, and the kind follows from it.
@@ -25,21 +31,27 @@ func TestLabelAndKind(t *testing.T) {
 		allOps bool
 		change func(*wheel.Manifest)
 	}{
-		"":            {wheel.KindComplete, false, func(m *wheel.Manifest) { m.OpsRequested = []string{"fused_adam", "utils", "cpu_adam"} }},
-		"allops":      {wheel.KindAllOps, true, func(m *wheel.Manifest) { m.OpsRequested = append(m.OpsRequested, "cpu_lion") }},
-		"cu12":        {wheel.KindCUDA12, false, func(m *wheel.Manifest) { m.CUDA = "12" }},
-		"allops.cu12": {wheel.KindCustom, true, func(m *wheel.Manifest) { m.CUDA = "12" }},
-		"ops4a9c3dbf": {wheel.KindCustom, false, func(m *wheel.Manifest) { m.OpsRequested = []string{"utils", "cpu_adam"} }},
+		"":               {wheel.KindComplete, false, func(m *wheel.Manifest) { m.OpsRequested = []string{"fused_adam", "utils", "cpu_adam"} }},
+		"allops":         {wheel.KindAllOps, true, func(m *wheel.Manifest) { m.OpsRequested = append(m.OpsRequested, "cpu_lion") }},
+		"v3.cu13":        {wheel.KindCustom, false, forOne("13", "x86-64-v3")},
+		"allops.v2.cu12": {wheel.KindCustom, true, forOne("12", "x86-64-v2")},
+		"cu12":           {wheel.KindCustom, false, func(m *wheel.Manifest) { m.CUDA, m.Variants = "12", m.Variants[2:] }},
+		"v2":             {wheel.KindCustom, false, func(m *wheel.Manifest) { m.Variants = m.Variants[:2] }},
+		"opsaf62a0f7":    {wheel.KindCustom, false, func(m *wheel.Manifest) { m.OpsRequested, m.Variants = []string{"utils"}, nil }},
+		"ops4a9c3dbf":    {wheel.KindCustom, false, func(m *wheel.Manifest) { m.OpsRequested = []string{"utils", "cpu_adam"} }},
 		"sm80.sm90.ptx90": {wheel.KindCustom, false, func(m *wheel.Manifest) {
 			m.ArchsRequested = []string{"8.0", "9.0+PTX"}
 		}},
-		"v4":           {wheel.KindCustom, false, func(m *wheel.Manifest) { m.CPU = "x86-64-v4" }},
-		"debug":        {wheel.KindCustom, false, func(m *wheel.Manifest) { m.Env = map[string]string{wheel.KeepDebugVariable: "1"} }},
-		"sm80.v2.cu12": {wheel.KindCustom, false, func(m *wheel.Manifest) { m.CPU, m.CUDA, m.ArchsRequested = "x86-64-v2", "12", []string{"8.0"} }},
+		"v4.cu13": {wheel.KindCustom, false, forOne("13", "x86-64-v4")},
+		"debug":   {wheel.KindCustom, false, func(m *wheel.Manifest) { m.Env = map[string]string{wheel.KeepDebugVariable: "1"} }},
+		"sm80.v2.cu12": {wheel.KindCustom, false, func(m *wheel.Manifest) {
+			forOne("12", "x86-64-v2")(m)
+			m.ArchsRequested = []string{"8.0"}
+		}},
 		"allops.debug": {wheel.KindCustom, true, func(m *wheel.Manifest) { m.Env = map[string]string{wheel.KeepDebugVariable: "1"} }},
 		"allops.sm80":  {wheel.KindCustom, true, func(m *wheel.Manifest) { m.ArchsRequested = []string{"8.0"} }},
 		"ops4a9c3dbf.v2": {wheel.KindCustom, false, func(m *wheel.Manifest) {
-			m.OpsRequested, m.CPU = []string{"cpu_adam", "utils"}, "x86-64-v2"
+			m.OpsRequested, m.Variants = []string{"cpu_adam", "utils"}, nil
 		}},
 	} {
 		m := complete()
@@ -61,7 +73,7 @@ func TestLabelAndKind(t *testing.T) {
 		}
 	}
 	arm := complete()
-	arm.CPU = "armv8-a"
+	forOne("13", "armv8-a")(&arm)
 	if got := wheel.KindOf(arm); got != wheel.KindComplete {
 		t.Errorf("armv8-a: %s", got)
 	}
@@ -78,7 +90,8 @@ func TestKindOfAnotherBuild(t *testing.T) {
 		"a commit":        {func(m *wheel.Manifest) { m.Source.Kind, m.Version = "git", "0.19.9+g1a2b3c4" }, wheel.KindCustom},
 		"a hidden commit": {func(m *wheel.Manifest) { m.Source.Kind = "git" }, wheel.KindCustom},
 		"hidden archs":    {func(m *wheel.Manifest) { m.ArchsRequested = []string{"8.0"} }, wheel.KindCustom},
-		"hidden CUDA":     {func(m *wheel.Manifest) { m.CUDA = "12" }, wheel.KindCustom},
+		"hidden CUDA":     {func(m *wheel.Manifest) { m.CUDA, m.Variants = "12", m.Variants[2:] }, wheel.KindCustom},
+		"hidden level":    {func(m *wheel.Manifest) { m.Variants = m.Variants[:2] }, wheel.KindCustom},
 		"a false label":   {func(m *wheel.Manifest) { m.Version += "+cu12" }, wheel.KindCustom},
 		"somebody else's": {func(m *wheel.Manifest) { m.Version += "+cu128" }, wheel.KindCustom},
 	} {
@@ -125,8 +138,8 @@ func TestBuildTag(t *testing.T) {
 	t.Parallel()
 	for kind, stem := range map[wheel.Kind]string{
 		wheel.KindComplete: "deepspeed-0.19.8-1_cdcdcdcd-py3-none-", wheel.KindAllOps: "deepspeed-0.19.8+allops-1_cdcdcdcd-py3-none-",
-		wheel.KindCUDA12: "deepspeed-0.19.8+cu12-1_cdcdcdcd-py3-none-", wheel.KindCustom: "deepspeed-0.19.8+sm80-1_cdcdcdcd-py3-none-",
-		wheel.KindTorch: "deepspeed-0.19.8+torch2.15.cu132.sm80.v3-cp311-cp311-",
+		wheel.KindCustom: "deepspeed-0.19.8+sm80-1_cdcdcdcd-py3-none-",
+		wheel.KindTorch:  "deepspeed-0.19.8+torch2.15.cu132.sm80.v3-cp311-cp311-",
 	} {
 		opt := wheeltest.OfKind(kind)
 		path := wheeltest.Packed(t, t.TempDir(), opt)

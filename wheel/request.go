@@ -15,6 +15,7 @@ type Request struct {
 	Torch     string   // X.Y.Z, or X.Y for the newest of that minor
 	CUDA      string   // that torch is built for: X.Y, or X for any of that major
 	Python    string   // X.Y
+	Machine   string   // X86 or Arm; "" is that of CPU, else of the GPUs
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest node
 	Driver    string // of the oldest node: which CUDA it runs
@@ -69,12 +70,24 @@ func CPULevels(machine string) []CPULevel {
 
 func x86Levels() []CPULevel { return []CPULevel{CPUv1, CPUv2, CPUv3, CPUv4} }
 
-// DefaultCPU is the level of wheels for a machine where nobody asked for one.
+// DefaultCPU is the level of wheels for one minor version of torch where nobody asked for one.
 func DefaultCPU(machine string) CPULevel {
+	levels := CompleteLevels(machine)
+	return levels[len(levels)-1]
+}
+
+// CompleteLevels are the levels of a complete build for a machine, lowest first. Its ops with vector code have a variant
+// for each, and the others are built for the lowest. x86-64-v4 is none of them: no such build has run yet.
+func CompleteLevels(machine string) []CPULevel {
 	if machine == Arm {
-		return CPUArm
+		return []CPULevel{CPUArm}
 	}
-	return CPUv3
+	return []CPULevel{CPUv2, CPUv3}
+}
+
+// HasLevels reports whether an op has vector code, so that it is faster if it is built for a higher level.
+func HasLevels(op string) bool {
+	return slices.Contains([]string{"cpu_adam", "cpu_adagrad", "cpu_lion"}, op)
 }
 
 // ParseCPULevel reads "x86-64-v3" or "armv8-a".

@@ -76,7 +76,7 @@ func addBuild(r *wheel.Request, b environment.Build) error {
 	if len(r.Ops) == 0 {
 		ops = b.Ops
 	}
-	if r.CPU == "" && b.CPU != "" {
+	if r.CPU == "" && r.Machine == "" && b.CPU != "" {
 		cpu = []string{b.CPU}
 	}
 	return cmp.Or(setAll(r, "arch", archs), setAll(r, "ops", ops), setAll(r, "cpu", cpu))

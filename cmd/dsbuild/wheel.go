@@ -129,7 +129,7 @@ func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
 	}
 	var planned []*pipeline.Plan
 	for _, r := range requests {
-		plan, err := plans.Plan(ctx, r.CPU.Machine(), r)
+		plan, err := plans.Plan(ctx, r.Machine, r)
 		if err != nil {
 			return err
 		}

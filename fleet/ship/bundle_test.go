@@ -16,7 +16,7 @@ import (
 )
 
 func planWith(tc compat.Toolchain) *pipeline.Plan {
-	return &pipeline.Plan{Parts: []pipeline.Part{pipeline.PartOf(tc)}}
+	return &pipeline.Plan{Parts: []pipeline.Part{{Toolchain: tc}}}
 }
 
 // pythonPlanner plans for the Python that is asked for, but not for 3.14.

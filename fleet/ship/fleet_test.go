@@ -240,8 +240,8 @@ func (w *works) resolve(r wheel.Request, digest string) (*pipeline.Plan, error) 
 		return nil, err
 	}
 	packages, _ := pipeline.LockedPackages(tc)
-	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source),
-		pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, packages, false)
+	return pipeline.NewPlan([]pipeline.Part{{Toolchain: tc, Packages: packages}}, pipeline.Release(tc.DeepSpeed, tc.Source),
+		pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, false)
 }
 
 // Group implements ship.Planner.

@@ -35,7 +35,7 @@ func tiny(t *testing.T, name, tar, made, ran string) *pipeline.Plan {
 	}
 	base := pipeline.Base{Ref: filepath.Base(tar), File: tar, Digest: "sha256:" + hex.EncodeToString(make([]byte, 32))}
 	packages, _ := pipeline.LockedPackages(tc)
-	p, err := pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source), base, packages, false)
+	p, err := pipeline.NewPlan([]pipeline.Part{{Toolchain: tc, Packages: packages}}, pipeline.Release(tc.DeepSpeed, tc.Source), base, false)
 	if err != nil {
 		t.Fatal(err)
 	}

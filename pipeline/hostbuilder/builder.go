@@ -111,7 +111,7 @@ func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, w pipeline.Work) (
 		return nil, fmt.Errorf("directory of the host builder: %w", err)
 	}
 	w.Log = &lockedWriter{w: w.Log}
-	r := &run{Builder: b, plan: p, Work: w, outputs: map[string]string{}}
+	r := &run{Builder: b, plan: p, Work: w, entries: map[pipeline.Image]entry{}, outputs: map[string]string{}}
 	if err := r.openDirs(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

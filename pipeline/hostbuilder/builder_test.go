@@ -399,7 +399,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := func(packages dockerfiles.Packages) *pipeline.Plan {
-		p, err := pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Host: true, Digest: "sha256:0"}, packages, false)
+		p, err := pipeline.NewPlan([]pipeline.Part{{Toolchain: tc, Packages: packages}}, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Host: true, Digest: "sha256:0"}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,6 +32,7 @@ const (
 // that determines their content.
 type entry struct {
 	dir string
+	of  pipeline.Environment
 }
 
 func (e entry) path(name string) string { return filepath.Join(e.dir, name) }
@@ -51,17 +52,17 @@ func (e entry) isComplete() bool {
 	return err == nil
 }
 
-// entryOf returns the entry of a plan.
-func (b *Builder) entryOf(p *pipeline.Plan) (entry, error) {
+// entryOf returns the entry of a part's environment.
+func (b *Builder) entryOf(of pipeline.Environment) (entry, error) {
 	text, err := json.Marshal(struct {
 		Args, Context map[string]string
 		Base          string
-	}{p.Args, p.Context, b.Base().Digest})
+	}{of.Args, of.Context, b.Base().Digest})
 	if err != nil {
 		return entry{}, err
 	}
 	sum := sha256.Sum256(text)
-	return entry{filepath.Join(b.environmentsDir(), hex.EncodeToString(sum[:8]))}, nil
+	return entry{filepath.Join(b.environmentsDir(), hex.EncodeToString(sum[:8])), of}, nil
 }
 
 func (b *Builder) environmentsDir() string { return filepath.Join(b.opt.Dir, "environments") }
@@ -72,26 +73,63 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 	if err := os.MkdirAll(r.environmentsDir(), 0o700); err != nil {
 		return err
 	}
-	var err error
-	if r.entry, err = r.entryOf(r.plan); err != nil {
-		return err
-	}
-	if !r.entry.isComplete() {
-		r.pruneEnvironments()
+	images := append([]pipeline.Image{pipeline.Toolchain}, slices.Sorted(maps.Keys(r.plan.Environments))...)
+	for _, image := range images {
+		e, err := r.entryOf(r.plan.Environment(image))
+		if err != nil {
+			return err
+		}
+		if r.entries[image] = e; !e.isComplete() {
+			r.pruneEnvironments()
+			if err := r.checkNvcc(ctx, e); err != nil {
+				return err
+			}
+		}
 	}
 	unlock, err := filelock.Take(ctx, r.downloadsDir()+".lock", r.waiting(true, "to remove old downloads"))
 	if err != nil {
 		return err
 	}
 	r.closers = append(r.closers, unlock)
-	lock := r.entry.dir + ".lock"
+	for _, image := range images {
+		if err := r.prepareEnvironment(ctx, r.entries[image]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkNvcc returns an error if nvcc for CUDA 12, without which an entry cannot be made, can be downloaded from nowhere: a site
+// may have package indexes of Python alone, and the environment takes minutes until it needs nvcc.
+func (r *run) checkNvcc(ctx context.Context, e entry) error {
+	if e.of.Toolchain.CUDASource != compat.Nvcc12 {
+		return nil
+	}
+	script := filepath.Join(r.dir, "nvcc.py")
+	if err := os.WriteFile(script, []byte(e.of.Context["nvcc.py"]), 0o600); err != nil {
+		return err
+	}
+	var said strings.Builder
+	v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ)
+	v.setAll(map[string]string{"DSBUILD_DOWNLOADS": filepath.Join(r.opt.Dir, "downloads"), "DSBUILD_SITE": r.siteFile()})
+	run := `. "$DSBUILD_SITE"; exec "$0" "$1" check`
+	err := process{argv: []string{"sh", "-c", run, r.python, script}, dir: r.dir, env: v.environ(), stdout: &said, stderr: &said}.run(ctx)
+	if err == nil || ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return r.plan.NvccError(errors.New(strings.TrimPrefix(strings.TrimSpace(said.String()), "error: ")))
+}
+
+// prepareEnvironment takes or makes the environments of an entry.
+func (r *run) prepareEnvironment(ctx context.Context, e entry) error {
+	lock := e.dir + ".lock"
 	const why = "to create the same environment"
 	for {
 		unlock, err := filelock.Take(ctx, lock, r.waiting(true, why))
 		if err != nil {
 			return err
 		}
-		if r.entry.isComplete() {
+		if e.isComplete() {
 			r.closers = append(r.closers, unlock)
 			break
 		}
@@ -99,42 +137,42 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 		if unlock, err = filelock.Take(ctx, lock, r.waiting(false, why)); err != nil {
 			return err
 		}
-		err = r.makeEnvironments(ctx)
+		err = r.makeEnvironments(ctx, e)
 		unlock()
 		if err != nil {
 			return err
 		}
 	}
 	now := time.Now()
-	_ = os.Chtimes(r.entry.dir, now, now) // only the order of pruning hangs on it
+	_ = os.Chtimes(e.dir, now, now) // only the order of pruning hangs on it
 	return nil
 }
 
 // makeEnvironments makes both environments of an entry, or none if one fails. The caller holds
 // the entry's lock. Another build may have made them while this one waited.
-func (r *run) makeEnvironments(ctx context.Context) (err error) {
-	if r.entry.isComplete() {
+func (r *run) makeEnvironments(ctx context.Context, e entry) (err error) {
+	if e.isComplete() {
 		return nil
 	}
-	if err := os.RemoveAll(r.entry.dir); err != nil {
+	if err := os.RemoveAll(e.dir); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.RemoveAll(r.entry.dir) // without the mark it counts for nothing
+			_ = os.RemoveAll(e.dir) // without the mark it counts for nothing
 		}
 	}()
-	if err := writeFiles(r.entry.path(scriptsDir), r.plan.Context); err != nil {
+	if err := writeFiles(e.path(scriptsDir), e.of.Context); err != nil {
 		return err
 	}
-	if err := r.installUV(ctx); err != nil {
+	if err := r.installUV(ctx, e); err != nil {
 		return err
 	}
-	tc := r.plan.Toolchain()
+	tc := e.of.Toolchain
 	title := fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch)
 	err = r.reportStep(ctx, string(pipeline.Runtime), title, func(ctx context.Context, out output) error {
 		for _, name := range []string{"torch.sh", "runtime.sh", "ops.sh"} {
-			if err := r.runScript(ctx, out, runtimeEnv, name); err != nil {
+			if err := r.runScript(ctx, out, e, runtimeEnv, name); err != nil {
 				return err
 			}
 		}
@@ -145,11 +183,11 @@ func (r *run) makeEnvironments(ctx context.Context) (err error) {
 	}
 	title = fmt.Sprintf("tools and CUDA %s (%s)", tc.Toolkit, tc.CUDASource)
 	err = r.reportStep(ctx, string(pipeline.Toolchain), title, func(ctx context.Context, out output) error {
-		if err := linkTree(ctx, r.entry.path(runtimeEnv), r.entry.path(toolchainEnv)); err != nil {
+		if err := linkTree(ctx, e.path(runtimeEnv), e.path(toolchainEnv)); err != nil {
 			return err
 		}
 		for _, what := range []string{"toolkit", "ops"} {
-			if err := r.runScript(ctx, out, toolchainEnv, "build.sh", what); err != nil {
+			if err := r.runScript(ctx, out, e, toolchainEnv, "build.sh", what); err != nil {
 				return err
 			}
 		}
@@ -158,18 +196,18 @@ func (r *run) makeEnvironments(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.entry.path(completeMark), nil, 0o600)
+	return os.WriteFile(e.path(completeMark), nil, 0o600)
 }
 
 // runScript runs one of the images' scripts on one of the entry's environments.
-func (r *run) runScript(ctx context.Context, out output, env, name string, args ...string) error {
-	v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ).setAll(r.plan.Args).setAll(r.placeVariables(env))
+func (r *run) runScript(ctx context.Context, out output, e entry, env, name string, args ...string) error {
+	v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ).setAll(e.of.Args).setAll(r.placeVariables(e, env))
 	v.setAll(map[string]string{
 		"PYTHON": r.python, "TMPDIR": r.scratch,
 		"UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink",
 		"DSBUILD_SITE": r.siteFile(), "DSBUILD_DOWNLOADS": filepath.Join(r.opt.Dir, "downloads"),
 	})
-	argv := append([]string{"sh", filepath.Join(r.entry.path(scriptsDir), name)}, args...)
+	argv := append([]string{"sh", filepath.Join(e.path(scriptsDir), name)}, args...)
 	return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
 }
 
@@ -177,8 +215,8 @@ func (b *Builder) downloadsDir() string { return filepath.Join(b.opt.Dir, "uv-ca
 
 // placeVariables are the variables that an image sets for its programs: the places of the
 // environment and of CUDA, and with --env the target environment.
-func (r *run) placeVariables(env string) variables {
-	dir := r.entry.path(env)
+func (r *run) placeVariables(e entry, env string) variables {
+	dir := e.path(env)
 	if filepath.IsAbs(env) {
 		dir = env
 	}
@@ -190,17 +228,17 @@ func (r *run) placeVariables(env string) variables {
 		"PATH": strings.Join(path, ":"),
 	}
 	if env == toolchainEnv {
-		cuda := r.plan.Args["CUDA_HOME"]
-		switch r.plan.Toolchain().CUDASource {
+		cuda := e.of.Args["CUDA_HOME"]
+		switch e.of.Toolchain.CUDASource {
 		case compat.CUDA13, compat.CUDA12, compat.Nvcc12:
-			cuda = r.entry.path(cudaDir) // the packages'
+			cuda = e.path(cudaDir) // the packages'
 		}
 		v["CUDA_HOME"], v["DSBUILD_CUDA"] = cuda, cuda
 	}
 	if r.opt.Env != nil {
 		// No step writes there, not even compiled modules.
 		v["DSBUILD_BESIDE"], v["PYTHONDONTWRITEBYTECODE"] = strings.Join(r.opt.Env.Sites, ":"), "1"
-		v["DSBUILD_PYTHON"] = r.plan.Toolchain().Python
+		v["DSBUILD_PYTHON"] = e.of.Toolchain.Python
 	}
 	return v
 }
@@ -210,7 +248,7 @@ func (b *Builder) uvDir() string {
 }
 
 // installUV installs uv if PATH has no fitting version.
-func (r *run) installUV(ctx context.Context) error {
+func (r *run) installUV(ctx context.Context, e entry) error {
 	dir := r.uvDir()
 	if r.fittingUV(ctx) {
 		return nil
@@ -234,7 +272,7 @@ func (r *run) installUV(ctx context.Context) error {
 	err = r.reportStep(ctx, "uv", title, func(ctx context.Context, out output) error {
 		v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ)
 		v.setAll(map[string]string{"PYTHON": python.Path, "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile()})
-		argv := []string{"sh", filepath.Join(r.entry.path(scriptsDir), "uv.sh"), dir}
+		argv := []string{"sh", filepath.Join(e.path(scriptsDir), "uv.sh"), dir}
 		return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dsbuild/dsbuild/internal/filelock"
 	"github.com/dsbuild/dsbuild/internal/scratch"
@@ -29,11 +33,12 @@ type run struct {
 
 	dir     string
 	scratch string
-	bin     string // programs of this run
-	python  string // the interpreter to make environments with
-	entry   entry
-	outputs map[string]string // directories of the steps' outputs
-	closers []func()          // in the order in which they came
+	bin     string                   // programs of this run
+	python  string                   // the interpreter to make environments with
+	entries map[pipeline.Image]entry // of Toolchain, which has the environment of Runtime too, and of further parts
+	outputs map[string]string        // directories of the steps' outputs
+	mu      sync.Mutex               // for outputs
+	closers []func()                 // in the order in which they came
 }
 
 // openDirs makes the run's own directories and has the environments made.
@@ -162,36 +167,56 @@ func (r *run) Close() error {
 	return nil
 }
 
-// Run runs one step of the plan and keeps its output directory.
-func (r *run) Run(ctx context.Context, s pipeline.Step) error {
-	return r.reportStep(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
-		at, remove, err := r.makeStepDirs(s)
-		defer remove()
-		r.outputs[s.Name] = at.Out
-		if err != nil {
+// Run runs steps of the plan in parallel and keeps their output directories.
+func (r *run) Run(ctx context.Context, steps ...pipeline.Step) error {
+	all, during := errgroup.WithContext(ctx)
+	for _, s := range steps {
+		all.Go(func() error {
+			return r.reportStep(during, s.Name, s.Title, func(ctx context.Context, out output) error {
+				return r.runStep(ctx, s, out)
+			})
+		})
+	}
+	if err := all.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) error {
+	at, remove, err := r.makeStepDirs(s)
+	defer remove()
+	r.mu.Lock()
+	r.outputs[s.Name] = at.Out
+	inputs := maps.Clone(r.outputs)
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	e, further := r.entries[s.Image]
+	if !further {
+		e = r.entries[pipeline.Toolchain]
+	}
+	env := toolchainEnv
+	if s.Image == pipeline.Runtime {
+		// A step in the runtime image gets an environment of its own, so that the next step does
+		// not see the packages it installs. Headers, half of the files, are one symbolic link: a
+		// further hard link changes their times, by which cached objects recognise them.
+		env = filepath.Join(r.dir, s.Name, "env")
+		if err := linkTree(ctx, e.path(runtimeEnv), env, "include"); err != nil {
 			return err
 		}
-		env := toolchainEnv
-		if s.Image == pipeline.Runtime {
-			// A step in the runtime image gets an environment of its own, so that the next step does
-			// not see the packages it installs. Headers, half of the files, are one symbolic link: a
-			// further hard link changes their times, by which cached objects recognise them.
-			env = filepath.Join(r.dir, s.Name, "env")
-			if err := linkTree(ctx, r.entry.path(runtimeEnv), env, "include"); err != nil {
-				return err
-			}
-		}
-		for _, in := range s.Inputs {
-			if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
-				return err
-			}
-		}
-		v, err := r.stepEnv(s, at, env)
-		if err != nil {
+	}
+	for _, in := range s.Inputs {
+		if err := os.Symlink(inputs[in], filepath.Join(at.In, in)); err != nil {
 			return err
 		}
-		return out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()})
-	})
+	}
+	v, err := r.stepEnv(s, at, e, env)
+	if err != nil {
+		return err
+	}
+	return out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()})
 }
 
 // makeStepDirs makes the directories of a step, with its scripts. remove removes all of them except
@@ -220,7 +245,7 @@ func (r *run) makeStepDirs(s pipeline.Step) (at pipeline.Places, remove func(), 
 
 // stepEnv returns the environment of a step. It is clean, and only its paths differ from those in
 // an image.
-func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variables, error) {
+func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, e entry, env string) (variables, error) {
 	v := cleanEnvironment(r.opt.Environ)
 	if s.Network || s.Compile {
 		v["DSBUILD_SITE"] = r.siteFile()
@@ -235,17 +260,17 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return nil, err
 	}
-	v.setAll(r.placeVariables(env)).setAll(at.Env(s)).setAll(s.Env)
+	v.setAll(r.placeVariables(e, env)).setAll(at.Env(s)).setAll(s.Env)
 	v.setAll(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink"})
-	if s.Name == pipeline.StripStep {
-		v["DSBUILD_PROGRAMS"] = strings.Join(r.programs(env), ":")
+	if slices.Contains(s.AllScripts(), "strip.py") { // it lists the packages
+		v["DSBUILD_PROGRAMS"] = strings.Join(r.programs(e, env), ":")
 		v["DSBUILD_SYSTEM"] = strings.Join(r.plan.Toolchain().Needs().Debian, " ")
 	}
 	if s.Compile {
 		n := r.Jobs
 		switch {
 		case n > 0:
-		case s.Name == pipeline.CompileStep: // it counts memory itself, job by job
+		case s.Script == pipeline.CompileScript: // it counts memory itself, job by job
 			n = runtime.GOMAXPROCS(0)
 		default:
 			n = pipeline.CompileJobs()
@@ -260,8 +285,8 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 
 // programs lists the programs of this machine that build: its packages that have them, and those that these
 // depend on, are the ones that the SBOM of the wheel names.
-func (r *run) programs(env string) []string {
-	v := r.placeVariables(env)
+func (r *run) programs(e entry, env string) []string {
+	v := r.placeVariables(e, env)
 	all := []string{r.python}
 	for _, c := range r.host.Compilers {
 		if c.Major() == r.plan.Toolchain().GCC && c.Complete() {

@@ -252,10 +252,13 @@ func (p *Planner) plan(
 	}
 	if r.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
 		// Take the newest, so that there is one such wheel: it serves the torch and the Python asked for anyway.
-		_, r.CUDA, _ = tc.Serves()
-		r.Torch, r.Python = "", ""
-		if newest, err := tables.Resolve(r, hosts...); err == nil {
-			tc = newest
+		newest := r
+		if newest.CUDA != "" { // any of the major version; "" if no op needs CUDA
+			_, newest.CUDA, _ = tc.Serves()
+		}
+		newest.Torch, newest.Python = "", ""
+		if found, err := tables.Resolve(newest, hosts...); err == nil && found.ABI == tc.ABI {
+			r, tc = newest, found
 		}
 	}
 	if base.Ref == "" {
@@ -267,24 +270,55 @@ func (p *Planner) plan(
 	if source.Kind == pipeline.SourceRelease {
 		source = pipeline.Release(tc.DeepSpeed, tc.Source)
 	}
-	packages, locked, err := p.packages.find(ctx, tc, base.Host && p.env != nil)
+	parts, err := p.parts(ctx, append([]compat.Toolchain{tc}, tables.Variants(r, tc)...), report, base.Host && p.env != nil)
 	if err != nil {
 		return nil, err
 	}
-	if !locked {
-		report.Note("torch %s for Python %s is not in dsbuild's lock: "+
-			"the plan uses the index's current sha256 of its packages", tc.Torch, tc.Python)
-	}
-	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, source, base, packages, r.KeepDebug)
+	return pipeline.NewPlan(parts, source, base, r.KeepDebug)
 }
 
-// reportWarnings reports the warnings of a plan's toolchain, and the ops it leaves out.
-func (p *Planner) reportWarnings(report ui.Reporter, plan *pipeline.Plan) {
-	for _, warning := range plan.Toolchain().Warnings {
-		report.Warn("%s", warning)
+// parts returns the parts of a wheel, with the packages of their images. beside says that the torch of the first is
+// installed already.
+func (p *Planner) parts(
+	ctx context.Context, toolchains []compat.Toolchain, report ui.Reporter, beside bool,
+) ([]pipeline.Part, error) {
+	var parts []pipeline.Part
+	for i, tc := range toolchains {
+		if i > 0 && tc.CUDASource == toolchains[0].CUDASource {
+			parts = append(parts, pipeline.Part{Toolchain: tc})
+			continue
+		}
+		packages, locked, err := p.packages.find(ctx, tc, beside)
+		if err != nil {
+			return nil, err
+		}
+		if !locked {
+			report.Note("torch %s for Python %s is not in dsbuild's lock: "+
+				"the plan uses the index's current sha256 of its packages", tc.Torch, tc.Python)
+		}
+		parts = append(parts, pipeline.Part{Toolchain: tc, Packages: packages})
 	}
-	for _, note := range plan.Toolchain().Notes {
-		report.Note("%s", note)
+	return parts, nil
+}
+
+// reportWarnings reports the warnings of a plan's toolchains, and the ops that it leaves out.
+func (p *Planner) reportWarnings(report ui.Reporter, plan *pipeline.Plan) {
+	said := map[string]bool{} // parts have some in common
+	for _, part := range plan.Parts {
+		for _, warning := range part.Warnings {
+			if !said[warning] {
+				report.Warn("%s", warning)
+			}
+			said[warning] = true
+		}
+	}
+	for _, part := range plan.Parts {
+		for _, note := range part.Notes {
+			if !said[note] {
+				report.Note("%s", note)
+			}
+			said[note] = true
+		}
 	}
 	if p.options.Printed {
 		return

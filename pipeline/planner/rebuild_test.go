@@ -82,9 +82,12 @@ func TestRebuildPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		packages, _ := pipeline.LockedPackages(tc)
-		p, err := pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source),
-			pipeline.Base{Ref: tc.Environment.Ref}, packages, r.KeepDebug)
+		var parts []pipeline.Part
+		for _, tc := range append([]compat.Toolchain{tc}, tables.Variants(r, tc)...) {
+			packages, _ := pipeline.LockedPackages(tc)
+			parts = append(parts, pipeline.Part{Toolchain: tc, Packages: packages})
+		}
+		p, err := pipeline.NewPlan(parts, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Ref: tc.Environment.Ref}, r.KeepDebug)
 		if err != nil {
 			t.Fatal(err)
 		}

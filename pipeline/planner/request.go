@@ -88,7 +88,7 @@ func Set(r *wheel.Request, key, text string) error {
 		if !slices.Contains(machines, text) {
 			return wrongValue(key, text, "want x86_64 or aarch64", lineerr.DidYouMean(text, machines))
 		}
-		if r.CPU = cmp.Or(r.CPU, wheel.DefaultCPU(text)); r.CPU.Machine() != text {
+		if r.Machine = text; r.CPU != "" && r.CPU.Machine() != text {
 			return requestError("omit --machine",
 				"--cpu %s is a level of %s, but --machine is %s", r.CPU, r.CPU.Machine(), text)
 		}
@@ -260,7 +260,7 @@ func narrowed(r wheel.Request) wheel.Request {
 // ByMachine splits a request whose GPUs are sold with CPUs of different machines: one wheel is for one machine. GPUs
 // that are sold without a CPU count as those of x86_64 machines then. A request that names its machine stays as it is.
 func (p *Planner) ByMachine(r wheel.Request) []wheel.Request {
-	if r.CPU != "" || p.env != nil {
+	if r.CPU != "" || r.Machine != "" || p.env != nil {
 		return []wheel.Request{r}
 	}
 	var out []wheel.Request
@@ -273,7 +273,7 @@ func (p *Planner) ByMachine(r wheel.Request) []wheel.Request {
 			}
 			return of != machine
 		})
-		if one.CPU = wheel.DefaultCPU(machine); len(one.GPUs) > 0 {
+		if one.Machine = machine; len(one.GPUs) > 0 {
 			out = append(out, one)
 		}
 	}

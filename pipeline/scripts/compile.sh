@@ -1,5 +1,6 @@
 #!/bin/sh
-# Compiles the source distribution of the source step into one wheel.
+# Compiles the source distribution of the source step into one wheel. DSBUILD_PART names a further part of
+# the build (variants.py).
 # Always from a clean copy at one place: a used tree keeps an old build.txt,
 # and paths would end up in the bytes.
 set -eu
@@ -79,12 +80,16 @@ unset IFS
 [ ! -d "$site/cutlass_library/source" ] || export CUTLASS_PATH="$site/cutlass_library/source"
 
 [ -z "$DSBUILD_CCACHE" ] || "$DSBUILD_CCACHE" --zero-stats >/dev/null
-# setup.py imports DeepSpeed itself, and would compile its modules while a core waits.
-python "$DSBUILD_TOOLS/bytecode.py" make deepspeed 3>&- &
-modules=$!
+# setup.py imports DeepSpeed itself, and would compile its modules while a core waits. Of a further part the
+# wheel takes the libraries alone.
+modules=
+case ${DSBUILD_PART-} in
+"") python "$DSBUILD_TOOLS/bytecode.py" make deepspeed 3>&- & modules=$! ;;
+cu*) python "$DSBUILD_TOOLS/strip.py" packages >"$DSBUILD_OUT/packages.json" 3>&- & modules=$! ;;
+esac
 env -0 >&3
 exec 3>&-
 wait $build
-wait $modules
+[ -z "$modules" ] || wait $modules
 [ -z "$DSBUILD_CCACHE" ] || "$DSBUILD_CCACHE" --show-stats | sed -n '/[Hh]its\|[Mm]isses/p'
 cp dist/*.whl "$DSBUILD_OUT/"

@@ -4,12 +4,15 @@ there.
 torch compiles one extension after the other, so that cores wait at the end of each.
 Here its compile commands are collected and run together, as many at once as there are
 cores and memory for: first those of nvcc, which take longest, of them the largest sources
-first. An object that was compiled before is taken from the cache (objects.py), and counts in silence. A line is
+first. The parts of one wheel share them (DSBUILD_TURNS, the same number for each). An object that was compiled before is taken from the cache (objects.py), and counts in silence. A line is
 printed for each command:
 
     job 3 of 40: core 1, 12.3 to 34.5 s, CPU 21.0 s, 912 MiB: csrc/adam/cpu_adam.cpp
 """
 import concurrent.futures
+import contextlib
+import errno
+import fcntl
 import functools
 import json
 import os
@@ -42,11 +45,52 @@ class Failed(Exception):
         self.output = output
 
 
+class Turns:
+    """Locks on bytes of a file, one for each command that may run at once: the parts of a wheel take from
+    the same. A lock ends with its process. Without locks in the file system each part takes all."""
+
+    def __init__(self, folder, number, count):
+        os.makedirs(folder, exist_ok=True)
+        self.file = open(os.path.join(folder, "turns"), "ab")
+        # Machines can share a folder.
+        boot = "".join(lines("/proc/sys/kernel/random/boot_id"))[:8] or "0"
+        self.begin = (int(boot, 16) ^ int(number, 16)) << 10
+        self.free, self.choosing = list(range(count)), threading.Lock()
+
+    @contextlib.contextmanager
+    def one(self):
+        """Waits for a turn, and ends it."""
+        while (turn := self.taken()) is None:
+            time.sleep(0.05)
+        try:
+            yield
+        finally:
+            with self.choosing:
+                self.lock(fcntl.LOCK_UN, turn)
+                self.free.append(turn)
+
+    def taken(self):
+        with self.choosing:
+            for turn in sorted(self.free):
+                if self.lock(fcntl.LOCK_EX | fcntl.LOCK_NB, turn):
+                    self.free.remove(turn)
+                    return turn
+        return None
+
+    def lock(self, how, turn):
+        try:
+            fcntl.lockf(self.file, how, 1, self.begin + turn)
+        except OSError as e:
+            return e.errno not in (errno.EAGAIN, errno.EACCES)
+        return True
+
+
 class Pool:
     """Runs commands on some cores at once, in the order in which they are added."""
 
     def __init__(self, cores):
-        self.cores = cores
+        self.cores, number = cores, os.environ.get("DSBUILD_TURNS")
+        self.turn = Turns(os.environ["DSBUILD_OBJECTS"], number, cores).one if number else contextlib.nullcontext
         self.executor = concurrent.futures.ThreadPoolExecutor(cores)
         self.printing, self.ended, self.total, self.begin = threading.Lock(), 0, 0, time.monotonic()
         self.numbers = {}  # of the threads
@@ -62,8 +106,8 @@ class Pool:
     def run(self, title, command, cwd):
         """Runs a command. Its output is printed whole, after it has ended. If it fails, no other
         job is begun."""
-        start = time.monotonic()
-        with tempfile.TemporaryFile("w+", errors="replace") as file:
+        with self.turn(), tempfile.TemporaryFile("w+", errors="replace") as file:
+            start = time.monotonic()
             child = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
@@ -80,7 +124,8 @@ class Pool:
             self.ended += 1
             core = self.numbers.setdefault(threading.get_ident(), len(self.numbers) + 1)
             span = f"core {core}, {start - self.begin:.2f} to {time.monotonic() - self.begin:.2f} s, CPU {cpu:.1f} s, {memory // MIB} MiB"
-            print(f"{output}job {self.ended} of {self.total}: {span}: {title}", flush=True)
+            part = " of " + os.environ["DSBUILD_PART"] if os.environ.get("DSBUILD_PART") else ""
+            print(f"{output}job {self.ended} of {self.total}{part}: {span}: {title}", flush=True)
 
     def finish(self, jobs):
         """Waits for the jobs. The first that failed is raised."""
@@ -184,8 +229,9 @@ class Build:
         """Links an op. The pool begins links after all compilations, so none waits for long."""
         for compiled in objects:
             compiled.result()
-        start = time.monotonic()
-        call()
+        with self.pool.turn():
+            start = time.monotonic()
+            call()
         self.pool.report(f"link {title}", start)
 
 

@@ -1,6 +1,7 @@
 """Proof that an installed wheel works: every op loads from the wheel, nothing
 is compiled on the way, and those without device code (all but DSBUILD_GPU_OPS) do what
-they are for. Where this CPU is below the wheel's level (DSBUILD_CPU) nothing of that can be tried, and
+they are for. The variants for lower levels of CPUs (DSBUILD_LEVELS, of the ops DSBUILD_LEVEL_OPS) are
+tried too. Where this CPU is below the wheel's level (DSBUILD_CPU) nothing of that can be tried, and
 DSBUILD_OUT/not-run says why.
 
 usage: smoke.py OP...    the wheel is installed when standard input ends
@@ -208,14 +209,31 @@ RUN = {"cpu_adam": adam, "cpu_adagrad": adagrad, "cpu_lion": lion, "utils": util
 
 GPU_OPS = os.environ.get("DSBUILD_GPU_OPS", "").split()
 
-for op in sorted(sys.argv[1:], key=NEEDS_DRIVER.__contains__):
-    if op not in ALL_OPS:
-        sys.exit(f"{op}: DeepSpeed {deepspeed.__version__} does not offer this op here")
-    remark = stand_in_for_driver() if op in NEEDS_DRIVER else ""
-    module = ALL_OPS[op].load()
-    print(f"{op}: loaded from {os.path.relpath(module.__file__, os.path.dirname(deepspeed.__file__))}{remark}")
-    if op in RUN and op not in GPU_OPS:  # before 0.14.3 the CPU optimizers have device code
-        RUN[op](module)
+
+def prove(ops):
+    """Loads the ops, and runs those that need no GPU."""
+    for op in sorted(ops, key=NEEDS_DRIVER.__contains__):
+        if op not in ALL_OPS:
+            sys.exit(f"{op}: DeepSpeed {deepspeed.__version__} does not offer this op here")
+        remark = stand_in_for_driver() if op in NEEDS_DRIVER else ""
+        module = ALL_OPS[op].load()
+        print(f"{op}: loaded from {os.path.relpath(module.__file__, os.path.dirname(deepspeed.__file__))}{remark}", flush=True)
+        if op in RUN and op not in GPU_OPS:  # before 0.14.3 the CPU optimizers have device code
+            RUN[op](module)
+
+
+# The loader takes the highest level of this CPU. A process can load one variant of an op: copies of this one,
+# which has loaded none yet, load the others.
+for level in [level for level in os.environ.get("DSBUILD_LEVELS", "").split() if not lacking("x86-64-" + level)][:-1]:
+    child = os.fork()
+    if child == 0:
+        os.environ["DSBUILD_CPU_LEVEL"] = level
+        prove(os.environ["DSBUILD_LEVEL_OPS"].split())
+        sys.stdout.flush()
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit(f"the ops for CPUs of level x86-64-{level} do not work")
+prove(sys.argv[1:])
 if os.listdir(jit):
     sys.exit(f"compiled at first use instead of loaded from the wheel: {os.listdir(jit)}")
 print(f"deepspeed {deepspeed.__version__}, torch {torch.__version__}: {len(sys.argv) - 1} ops work")

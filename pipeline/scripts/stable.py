@@ -2,14 +2,11 @@
 every Python (stable/ has the headers and the loader).
 
 DeepSpeed's setup.py and torch's build_ext stay as they are. Here the extensions that they make
-get other headers, flags, libraries and file names, and the wheel gets the modules that load
-them.
+get other headers, flags, libraries and file names; variants.py adds the modules that load them.
 """
 import os
 import pathlib
-import re
 import shutil
-import subprocess
 import sys
 
 import torch
@@ -18,7 +15,6 @@ import torch
 HEADERS = ("torch/headeronly", "torch/csrc/stable", "torch/csrc/inductor/aoti_torch/c", "torch/csrc/inductor/aoti_torch/generated")
 # Of torch's libraries those with the C functions of that ABI. CUDA's runtime comes with torch.
 LIBRARIES = ("torch_cpu", "torch_cuda", "cudart")
-LOADER = "_stable_abi"
 
 
 def torch_include():
@@ -38,7 +34,6 @@ def use(extensions):
         for extension in self.extensions:
             adapt(extension, include)
         original(self)
-        finish(pathlib.Path(self.build_lib), [self.get_ext_fullpath(e.name) for e in self.extensions])
 
     command.build_extensions = build_extensions
     command.get_ext_filename = lambda self, name: file_name(name)
@@ -103,34 +98,3 @@ def refuse_headers(headers):
     wrong = sorted(h for h in headers if within(h, torch_include()))
     if wrong:
         sys.exit(f"error: a source has read a header of torch's C++ interface, which is not stable: {', '.join(wrong)}")
-
-
-def cuda_of(library):
-    """The major of the CUDA runtime that a library needs, "" for none."""
-    said = subprocess.run(["readelf", "-d", library], stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "LC_ALL": "C"}).stdout
-    found = re.search(r"\(NEEDED\).*\[libcudart\.so\.(\d+)", said)
-    return found[1] if found else ""
-
-
-def finish(lib, files):
-    """Adds the modules to the wheel's files, which lie in lib."""
-    shutil.copyfile(pathlib.Path(os.environ["DSBUILD_TOOLS"], "stable", "loader.py"), lib / "deepspeed" / (LOADER + ".py"))
-    cudas = set()
-    for file in map(pathlib.Path, files):
-        cuda = cuda_of(file)
-        cudas.add(cuda)
-        module = file.with_name(file.stem[len("lib") :] + ".py")
-        module.write_text(f"from deepspeed.{LOADER} import expose\n\nexpose(globals(){f', cuda={cuda!r}' if cuda else ''})\n")
-    info = lib / "deepspeed" / "git_version_info_installed.py"
-    told = told_by_torch(info.read_text(), max(cudas, default=""))
-    info.unlink()  # it is a link to the file in the sources
-    info.write_text(told)
-
-
-def told_by_torch(record, cuda):
-    """DeepSpeed's record of its build with the torch that the ops fit, which it compares with the
-    torch that runs: the loader knows it."""
-    changed, count = re.subn(r"(?m)^torch_info=(\{.*\})$", lambda m: f"torch_info={LOADER}.torch_info({m[1]}, {cuda!r})", record)
-    if count != 1:
-        sys.exit(f"error: DeepSpeed's record of its build (git_version_info_installed.py) has torch_info {count} times, not once")
-    return f"from deepspeed import {LOADER}\n\n{changed}"

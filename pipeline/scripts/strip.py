@@ -1,10 +1,12 @@
 """Strips the extensions of a compiled wheel, compiles its modules to byte code, and
 notes what was installed here.
 
-usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major; DSBUILD_CROSS: the other machine that
-it compiles for;
+usage: strip.py            (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major; DSBUILD_CROSS: the
+                            other machine that it compiles for; DSBUILD_ABI=stable: variants.py joins the parts)
+       strip.py packages   prints what is installed where a further part compiles
+
 DSBUILD_PROGRAMS, DSBUILD_SYSTEM: on a machine that is no image, the programs that build, and the Debian
-packages that ops need)
+packages that ops need.
 """
 import concurrent.futures
 import hashlib
@@ -25,6 +27,7 @@ import urllib.parse
 import zipfile
 
 import bytecode
+import variants
 
 try:
     import lzma
@@ -176,6 +179,13 @@ def installed_files():
     return {(name, version, arch): sha for name, version, arch, sha in rows}
 
 
+def packages():
+    """Those that are installed here, and before them what further parts have printed."""
+    told = [package for file in pathlib.Path(os.environ["DSBUILD_IN"]).glob("*/packages.json") for package in json.loads(file.read_text())]
+    found = {package["purl"]: package for package in [*told, *python_packages(), *debian_packages()]}
+    return [found[purl] for purl in sorted(found)]
+
+
 def facts():
     """What wheel.Build is read from."""
     # Read, not imported: that takes seconds.
@@ -188,22 +198,32 @@ def facts():
         "torch": torch["__version__"].split("+")[0],
         "cuda": torch["cuda"],
         "patches": pathlib.Path(os.environ["DSBUILD_IN"], "compile", "patches").read_text().split(),
-        "packages": sorted([*python_packages(), *debian_packages()], key=lambda p: p["purl"]),
+        "packages": packages(),
     }
 
 
-if __name__ == "__main__":
-    (compiled,) = pathlib.Path(os.environ["DSBUILD_IN"], "compile").glob("*.whl")
-    outdir = os.environ["DSBUILD_OUT"]
+def main():
+    folder, outdir = os.environ["DSBUILD_IN"], os.environ["DSBUILD_OUT"]
+    if os.environ.get("DSBUILD_ABI") == "stable":
+        wheel = variants.join(folder, os.environ["DSBUILD_WORK"])
+    else:
+        wheel = variants.compiled(folder, "compile")
     built, packed = {}, []
     with concurrent.futures.ThreadPoolExecutor() as pool:  # lzma leaves the interpreter to others
         if lzma:
-            texts = byte_code(compiled)
+            texts = byte_code(wheel)
             packed = pool.map(compressed, texts)
             # What wheel.ByteCode is read from.
             built["bytecode"] = {"magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), "sha256": sha256(b"".join(texts))}
-        strip(compiled, outdir)
+        strip(wheel, outdir)
         built.update(facts())
     if lzma:
         pathlib.Path(outdir, "bytecode.xz").write_bytes(b"".join(packed))
     pathlib.Path(outdir, "build.json").write_text(json.dumps(built, indent=1))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["packages"]:
+        print(json.dumps(packages()))
+    else:
+        main()

@@ -56,7 +56,7 @@ func (y *yard) resolve(r wheel.Request, source, digest string) (*pipeline.Plan, 
 		src = pipeline.Source{Kind: pipeline.SourceGit, Ref: "git+https://github.com/a/b@main", Commit: y.commit, SHA256: strings.Repeat(y.commit[:1], 64), Version: "0.19.9", File: "main.tar.gz"}
 	}
 	packages, _ := pipeline.LockedPackages(tc)
-	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, src, pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, packages, false)
+	return pipeline.NewPlan([]pipeline.Part{{Toolchain: tc, Packages: packages}}, src, pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, false)
 }
 
 func (y *yard) open(_ context.Context, source string) (nightly.Planner, error) {

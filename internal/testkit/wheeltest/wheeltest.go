@@ -57,8 +57,6 @@ func OfKind(kind wheel.Kind) Options {
 	switch kind {
 	case wheel.KindAllOps:
 		o.AllOps, o.Ops = true, append(o.Ops, Op{Name: "cpu_lion", Dir: "lion"})
-	case wheel.KindCUDA12:
-		o.CUDA = "12.8"
 	case wheel.KindCustom:
 		o.Archs = []string{"8.0"}
 	case wheel.KindTorch:

@@ -6,6 +6,10 @@ The module of an op, deepspeed/ops/adam/cpu_adam_op.py, calls expose. It loads t
 lies beside it, libcpu_adam_op.so, and gets the functions, classes and enumerations that the
 module has where pybind11 binds it. Torch's dispatcher calls the functions; the arguments are
 checked and converted here before, as pybind11 does, because the dispatcher has fewer types.
+
+An op can have several libraries: for the CUDA of each torch (libfused_adam_op.cu13.so), or for
+levels of CPUs (libcpu_adam_op.v3.so). The one that fits is loaded. DSBUILD_CPU_LEVEL=v2 forces
+a lower level.
 """
 import collections.abc
 import ctypes
@@ -14,11 +18,20 @@ import functools
 import json
 import operator
 import os
+import re
 import sys
 
 import torch
 
 TORCH = "2.10"  # the oldest torch that has all of the stable ABI that the ops use
+LEVEL = ""  # of x86-64, that every op needs: v2, v3 or v4; "" for another machine. variants.py writes it
+
+# What each level adds, by the names of /proc/cpuinfo (x86-64 psABI, table 3.1).
+FLAGS = {
+    "v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
+    "v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave",
+    "v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+}
 
 
 class Refused(ImportError):
@@ -33,21 +46,29 @@ def minor(version):
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split("+")[0].split(".")[:2])
 
 
-def torch_info(built, cuda):
-    """What DeepSpeed is told about the torch that the ops fit, which it compares with the torch
-    that runs: the torch that runs, if it is one that the ops fit. built is what DeepSpeed's
-    build recorded, cuda the major of CUDA that the ops need, "" for none."""
-    told = dict(built, version=TORCH)
-    if minor(torch.__version__) >= minor(TORCH):
-        told["version"] = ".".join(torch.__version__.split(".")[:2])
-    running = torch.version.cuda or ""
-    if running and cuda in ("", running.split(".")[0]):
-        told["cuda_version"] = ".".join(running.split(".")[:2])
+def torch_info(built, _cuda):
+    """What DeepSpeed is told about the torch of its build, which it compares with the torch that
+    runs: the torch that runs, for refuse decides. built is what DeepSpeed's build recorded; the
+    CUDA that the ops need is for other readers."""
+    told = dict(built, version=".".join(torch.__version__.split(".")[:2]))
+    if torch.version.cuda:
+        told["cuda_version"] = ".".join(torch.version.cuda.split(".")[:2])
     return told
 
 
+def accelerator(installed, device):
+    """The accelerator that DeepSpeed is told the ops were built for, and the installed ones: for that
+    of a machine without a GPU all but those with device code."""
+    from deepspeed.accelerator import get_accelerator
+
+    if get_accelerator()._name != "cpu":
+        return "cuda", installed
+    return "cpu", {name: False if name in device else built for name, built in installed.items()}
+
+
 def refuse(op, cuda):
-    """Raises Refused if the torch that runs cannot have an op, before anything is loaded."""
+    """Raises Refused if the torch that runs cannot have an op, before anything is loaded. cuda has
+    the majors of CUDA that there are libraries for, none for a library that needs no CUDA."""
     if minor(torch.__version__) < minor(TORCH):
         raise Refused(
             op, f"needs torch {TORCH} or newer, but this environment has torch {torch.__version__}",
@@ -55,27 +76,63 @@ def refuse(op, cuda):
         )
     if not cuda:
         return
-    running = torch.version.cuda
+    running, wanted = torch.version.cuda, " or ".join(cuda)
     if not running:
-        raise Refused(op, f"needs a torch for CUDA {cuda}, but this torch {torch.__version__} has no CUDA", f"install a torch for CUDA {cuda}")
-    if running.split(".")[0] != cuda:
+        raise Refused(op, f"needs a torch for CUDA {wanted}, but this torch {torch.__version__} has no CUDA", f"install a torch for CUDA {wanted}")
+    major = running.split(".")[0]
+    if major not in cuda:
         raise Refused(
-            op, f"was built for CUDA {cuda}, but this torch {torch.__version__} is built for CUDA {running}",
-            f"install a torch for CUDA {cuda}, or a DeepSpeed that was built for CUDA {running.split('.')[0]}",
+            op, f"was built for CUDA {' and '.join(cuda)}, but this torch {torch.__version__} is built for CUDA {running}",
+            f"install a torch for CUDA {wanted}, or a DeepSpeed that was built for CUDA {major}",
         )
-    runtime = f"libcudart.so.{cuda}"
+    runtime = f"libcudart.so.{major}"
     try:
         ctypes.CDLL(runtime)
     except OSError as e:
-        raise Refused(op, f"needs {runtime}, but it cannot be loaded: {e}", f"install the CUDA {cuda} runtime that this torch requires (nvidia-cuda-runtime)") from None
+        raise Refused(op, f"needs {runtime}, but it cannot be loaded: {e}", f"install the CUDA {major} runtime that this torch requires (nvidia-cuda-runtime)") from None
 
 
-def expose(module, cuda=""):
+@functools.lru_cache(None)
+def cpu_flags():
+    """The flags of this CPU. The kernel leaves out those of registers that it does not save. None are
+    known where it hides them."""
+    try:
+        with open("/proc/cpuinfo") as f:
+            return next((set(line.partition(":")[2].split()) for line in f if line.startswith("flags")), set())
+    except OSError:
+        return set()
+
+
+def level_of(op, levels):
+    """The highest of the levels that this CPU has, or Refused if it has none. The lowest if the kernel
+    hides what the CPU has. DSBUILD_CPU_LEVEL is the most that counts."""
+    flags, forced = cpu_flags(), os.environ.get("DSBUILD_CPU_LEVEL", "")
+    if not re.fullmatch("(v[1-9])?", forced):
+        raise Refused(op, f"cannot be loaded: DSBUILD_CPU_LEVEL is {forced!r}", "set it to v2, v3 or v4 to force a level of the CPU, or unset it")
+    lowest = min(levels)
+    if forced and forced < lowest:
+        raise Refused(op, f"was built for CPUs of level x86-64-{lowest}, but DSBUILD_CPU_LEVEL is {forced}", "unset DSBUILD_CPU_LEVEL")
+    if not flags:
+        return max(level for level in levels if level <= (forced or lowest))
+    lacking = lambda level: [flag for name in FLAGS if name <= level for flag in FLAGS[name].split() if flag not in flags]
+    if lacking(lowest):
+        lower = [name for name in FLAGS if not lacking(name)]
+        raise Refused(
+            op, f"was built for CPUs of level x86-64-{lowest}, but this CPU lacks {' '.join(lacking(lowest))}",
+            f"install a DeepSpeed that was built for this CPU (dsbuild wheel --cpu x86-64-{max(lower)})" if lower else "use another machine, or DeepSpeed without compiled ops",
+        )
+    return max(level for level in levels if not lacking(level) and level <= (forced or level))
+
+
+def expose(module, cuda=(), cpu=()):
     """Loads the library of an op and gives its module what it binds. module is globals() of
-    the module, cuda the major of CUDA whose runtime the library needs, "" for none."""
+    the module. cuda has the majors of CUDA that there are libraries for, none if the library needs no
+    CUDA; cpu the levels, none if there is one library for all CPUs of the wheel."""
     op = module["__name__"].rpartition(".")[2]
     refuse(op, cuda)
-    path = os.path.join(os.path.dirname(module["__file__"]), f"lib{op}.so")
+    level = level_of(op, cpu or (LEVEL,)) if cpu or LEVEL else ""
+    variant = f".cu{torch.version.cuda.split('.')[0]}" if len(cuda) > 1 else f".{level}" if len(cpu) > 1 else ""
+    path = os.path.join(os.path.dirname(module["__file__"]), f"lib{op}{variant}.so")
     try:
         library = ctypes.CDLL(path)
     except OSError as e:

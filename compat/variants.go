@@ -1,0 +1,87 @@
+package compat
+
+import (
+	"slices"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Variants returns the further toolchains of a wheel of the stable ABI, of which first compiles every op: one for each
+// other CUDA, with the ops that have device code, and one for each higher CPU level, with those that have vector code. There
+// are none for what the request names.
+func (t *Tables) Variants(r wheel.Request, first Toolchain) []Toolchain {
+	if first.ABI != wheel.StableABI {
+		return nil
+	}
+	var out []Toolchain
+	if r.CUDA == "" && first.HasDeviceCode() {
+		for _, major := range t.stableCUDAs() {
+			if tc, ok := t.forCUDA(r, first, major); ok && major != majorOf(first.CUDA) {
+				out = append(out, tc)
+			}
+		}
+	}
+	vectors := slices.DeleteFunc(slices.Clone(first.Ops), func(o Op) bool { return o.DeviceCode || !wheel.HasLevels(o.Name) })
+	if r.CPU == "" && len(vectors) > 0 {
+		for _, level := range wheel.CompleteLevels(first.CPU.Machine())[1:] {
+			tc := first
+			tc.CPU, tc.Ops, tc.Archs, tc.EveryGPU = level, vectors, nil, false
+			out = append(out, tc)
+		}
+	}
+	return out
+}
+
+// stableCUDAs lists the major versions of CUDA that torches with the stable ABI are built for, newest torch first.
+func (t *Tables) stableCUDAs() []string {
+	var majors []string
+	for _, torch := range t.Torches {
+		if !olderMinor(torch.Version, StableTorch) {
+			majors = appendMissing(majors, []string{majorOf(torch.CUDA)})
+		}
+	}
+	return majors
+}
+
+// forCUDA returns the toolchain for the torches of another CUDA. It leaves out the ops and the archs asked for that this CUDA
+// cannot compile; ok is false if none is left.
+func (t *Tables) forCUDA(r wheel.Request, first Toolchain, major string) (tc Toolchain, ok bool) {
+	for _, name := range SplitNames(r.GPUs) {
+		for _, g := range t.GPUsNamed(name) {
+			r.Archs = addArch(r.Archs, archOf(g.Arch))
+		}
+	}
+	archs, ops := r.Archs, first.OpNames(true)
+	r.GPUs, r.CUDA, r.ABI = nil, major, wheel.StableABI
+	r.Torch, r.Python, r.Machine, r.CPU = "", "", first.CPU.Machine(), first.CPU
+	compiles := func(arch ...wheel.Arch) func(op string) bool {
+		return func(op string) bool {
+			alone := r
+			alone.Archs, alone.Ops = arch, []string{op}
+			_, err := t.Resolve(alone, first.Environment)
+			return err == nil
+		}
+	}
+	r.Archs = nil
+	for _, arch := range archs {
+		code := arch
+		code.PTX = false
+		switch {
+		case slices.ContainsFunc(ops, compiles(arch)):
+			r.Archs = append(r.Archs, arch)
+		case slices.ContainsFunc(ops, compiles(code)):
+			r.Archs = append(r.Archs, code)
+		}
+	}
+	if len(r.Archs) == 0 && len(archs) > 0 {
+		return tc, false
+	}
+	r.Ops = slices.DeleteFunc(ops, func(op string) bool { return !compiles(r.Archs...)(op) })
+	if len(r.Ops) == 0 {
+		return tc, false
+	}
+	tc, err := t.Resolve(r, first.Environment)
+	// An op can imply others, without device code.
+	tc.Ops = slices.DeleteFunc(tc.Ops, func(o Op) bool { return !o.DeviceCode })
+	return tc, err == nil
+}

@@ -1,0 +1,115 @@
+"""Joins what the parts of a build compiled over torch's stable ABI into one wheel, and gives it the
+modules that load the ops (stable/loader.py).
+
+An op that several parts have compiled has a library of each, with the part's variant in its name:
+libfused_adam_op.cu12.so. All else is the first part's.
+
+DSBUILD_VARIANTS lists the further parts, joined by spaces: STEP:VARIANT:FIRST, where FIRST is the
+variant of the first part's libraries of the same ops. DSBUILD_CPU is the level that every op needs,
+DSBUILD_GPU_OPS names the ops with device code.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import zipfile
+
+LOADER = "_stable_abi"
+LIBRARY = re.compile(r"(.*/)lib(\w+)\.so")  # as stable.py calls it
+RECORD = "deepspeed/git_version_info_installed.py"
+SHM_COMM = "deepspeed/ops/op_builder/cpu/comm.py"
+
+# DeepSpeed compiles shm_comm when a job on CPUs begins, and does without it where it is not compatible.
+NO_SHM_COMM = b"""
+
+# dsbuild's wheels have no shm_comm, and no job shall compile it: torch's gloo takes its place.
+ShareMemCommBuilder.is_compatible = lambda self, verbose=False: False
+"""
+
+
+def join(folder, to):
+    """Writes the wheel that the parts below a folder make together."""
+    libraries = {}  # by the op's folder and name: of each variant the bytes, "" where there is one
+    for word in os.environ.get("DSBUILD_VARIANTS", "").split():
+        step, variant, first = word.split(":")
+        with zipfile.ZipFile(compiled(folder, step)) as part:
+            for op, data in libraries_of(part):
+                libraries.setdefault(op, {first: None})[variant] = data
+    path = compiled(folder, "compile")
+    target = pathlib.Path(to, path.name)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as new:
+        for op, data in libraries_of(old):
+            variants = libraries.setdefault(op, {"": None})
+            variants[next(iter(variants))] = data
+        changed, majors = {}, set()
+        for (place, op), variants in sorted(libraries.items()):
+            cuda = {major for data in variants.values() for major in cuda_of(data, to)}
+            majors |= cuda
+            changed[f"{place}{op}.py"] = module(cuda, [variant for variant in variants if variant.startswith("v")])
+            for variant, data in variants.items():
+                changed[f"{place}lib{op}{'.' + variant if variant else ''}.so"] = data
+        changed[f"deepspeed/{LOADER}.py"] = loader()
+        changed[RECORD] = record(old.read(RECORD).decode(), ordered(majors)).encode()
+        if SHM_COMM in old.namelist() and b"class ShareMemCommBuilder(" in old.read(SHM_COMM):
+            changed[SHM_COMM] = old.read(SHM_COMM) + NO_SHM_COMM
+        for info in old.infolist():
+            if info.filename not in changed and not LIBRARY.fullmatch(info.filename):
+                new.writestr(info, old.read(info))
+        for name, data in changed.items():
+            new.writestr(name, data)
+    return target
+
+
+def compiled(folder, step):
+    """The wheel of a step."""
+    (path,) = pathlib.Path(folder, step).glob("*.whl")
+    return path
+
+
+def libraries_of(wheel):
+    """The libraries in a wheel."""
+    for name in wheel.namelist():
+        if found := LIBRARY.fullmatch(name):
+            yield found.groups(), wheel.read(name)
+
+
+def module(cuda, levels):
+    """The module of an op, which says what its libraries are for."""
+    told = "".join(f", {name}={ordered(values)!r}" for name, values in (("cuda", cuda), ("cpu", levels)) if values)
+    return f"from deepspeed.{LOADER} import expose\n\nexpose(globals(){told})\n".encode()
+
+
+def ordered(values):
+    """Majors of CUDA or levels, the lowest first."""
+    return tuple(sorted(values, key=lambda value: int(value.lstrip("v"))))
+
+
+def cuda_of(library, work):
+    """The major of the CUDA runtime that a library needs, in a list; none if it needs none."""
+    file = pathlib.Path(work, "library.so")
+    file.write_bytes(library)
+    said = subprocess.run(["readelf", "-d", file], stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    return re.findall(r"\(NEEDED\).*\[libcudart\.so\.(\d+)", said)
+
+
+def loader():
+    """The loader, for the level of the wheel."""
+    text = pathlib.Path(os.environ["DSBUILD_TOOLS"], "stable", "loader.py").read_text()
+    level = re.fullmatch(r"x86-64-(v\d)", os.environ["DSBUILD_CPU"])
+    return text.replace('\nLEVEL = ""', f'\nLEVEL = "{level[1]}"', 1).encode() if level else text.encode()
+
+
+def record(text, cuda):
+    """DeepSpeed's record of its build, which it compares with the torch and the accelerator that it
+    finds: the loader knows them."""
+    device = tuple(os.environ.get("DSBUILD_GPU_OPS", "").split())
+    needs = cuda if len(cuda) > 1 else "".join(cuda)
+    for line, new in (
+        ("torch_info=(.*)", rf"torch_info={LOADER}.torch_info(\1, {needs!r})"),
+        ("accelerator_name='cuda'", f"accelerator_name, installed_ops = {LOADER}.accelerator(installed_ops, {device!r})"),
+    ):
+        text, count = re.subn(f"(?m)^{line}$", new, text)
+        if count != 1:
+            sys.exit(f"error: DeepSpeed's record of its build (git_version_info_installed.py) has {line} {count} times, not once")
+    return f"from deepspeed import {LOADER}\n\n{text}"
