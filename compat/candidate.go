@@ -27,6 +27,7 @@ type evaluation struct {
 	impossible bool // this build environment can never use the CUDA source
 	warnings   []string
 	notes      []string
+	made       *wheel.Manifest // see manifest
 }
 
 // evaluate makes a toolchain of the candidate, or notes the conflicts that prevent it.

@@ -63,7 +63,7 @@ type fitting struct {
 }
 
 // compare is negative if a suits a node more than b, and says why: first by fewer notes (nothing
-// to compile at first use), then by the higher CPU level, then a wheel for the node's own torch
+// to compile at first use), then by the highest CPU level, then the wheel for more CUDAs, then a wheel for the node's own torch
 // before one for several. It never ranks wheels with different sources or ops, because only the
 // user knows which is wanted. There is one exception: a wheel of the stable ABI also fits nodes for
 // which another wheel was made, so of these two it prefers the one with more ops.
@@ -83,7 +83,8 @@ func (a fitting) compare(b fitting) (order int, why string) {
 	}{
 		{oneIf(others) - oneIf(all), "more ops"},
 		{cmp.Compare(len(a.v.Notes), len(b.v.Notes)), "fewer compatibility notes"},
-		{cmp.Compare(n.CPU, m.CPU), "newer CPU instructions"},
+		{cmp.Compare(highestCPU(n), highestCPU(m)), "newer CPU instructions"},
+		{cmp.Compare(len(n.CUDAs()), len(m.CUDAs())), "for more versions of CUDA"},
 		{oneIf(m.TorchABI.IsStable()) - oneIf(n.TorchABI.IsStable()), "specific to this torch version"},
 	} {
 		if c.order != 0 {
@@ -91,6 +92,12 @@ func (a fitting) compare(b fitting) (order int, why string) {
 		}
 	}
 	return 0, ""
+}
+
+// highestCPU returns the highest CPU level that a wheel has code for.
+func highestCPU(m wheel.Manifest) wheel.CPULevel {
+	levels := append([]wheel.CPULevel{""}, m.CPUs()...)
+	return levels[len(levels)-1]
 }
 
 // hasAll reports whether a list has all values of another.

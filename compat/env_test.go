@@ -116,8 +116,11 @@ func TestNeedsOfOps(t *testing.T) {
 		t.Error(tc.OpNames(true))
 	}
 	stable := Toolchain{ABI: wheel.StableABI, Torch: "2.15.0", CUDA: "13.2", Python: "3.11", PythonFrom: "3.10"}
-	if torch, cuda, python := stable.Serves(); torch != StableTorch || cuda != "13" || python != "3.10+" {
-		t.Errorf("%s %s %s", torch, cuda, python)
+	for want, ops := range map[string][]Op{"": {{Name: "a"}}, "13": {{Name: "a"}, {Name: "b", DeviceCode: true}}} {
+		stable.Ops = ops
+		if torch, cuda, python := stable.Serves(); torch != StableTorch || cuda != want || python != "3.10+" {
+			t.Errorf("%s %s %s, want CUDA %q", torch, cuda, python, want)
+		}
 	}
 }
 

@@ -212,7 +212,7 @@ func (c *fitCheck) boundToCUDA() bool {
 }
 
 // unloadable lists the ops of a wheel of the stable ABI that do not load under a torch with a CUDA, or without one. Where no
-// variant names the ops with device code, the tables do; an op that they lack counts as such an op.
+// variant names the ops with device code, the tables do, and an op that they lack is treated as such an op.
 func (c *fitCheck) unloadable(cuda string) []string {
 	named := slices.ContainsFunc(c.m.Variants, func(v wheel.Variant) bool { return v.CUDA != "" })
 	loads := c.m.OpsFor(cuda)
@@ -354,10 +354,10 @@ func (c *fitCheck) noteMissingOps(name, arch string) {
 
 // hasSASS reports whether machine code for one of archs runs on a GPU, as runsCodeFor says. With an a
 // (9.0a) it runs only on that very GPU; an f (10.0f), its family, is the rest of its major in any case.
-func (c *fitCheck) hasSASS(archs []string, gpu string) bool {
+func (t *Tables) hasSASS(archs []string, gpu string) bool {
 	return slices.ContainsFunc(archs, func(a string) bool {
 		code, on := archOf(a), archOf(gpu)
-		return code == on || !strings.HasSuffix(a, "a") && c.runsCodeFor(code, on)
+		return code == on || !strings.HasSuffix(a, "a") && t.runsCodeFor(code, on)
 	})
 }
 
@@ -491,17 +491,16 @@ func (c *fitCheck) buildHint() string {
 			continue
 		}
 		a.Request = g.Groups[0].Request
-		e := c.find(a)
+		e, flags := c.find(a), flagsOf(a.Request)
 		abi := a.ABI
 		a.ABI = ""
-		if byDefault := c.find(a); byDefault == nil || byDefault.toolchain.ABI != abi {
-			a.ABI = abi
+		if byDefault := c.find(a); byDefault != nil && byDefault.toolchain.ABI == abi {
+			flags = without(flags, "--abi "+string(abi))
 		}
-		flags := flagsOf(a.Request)
 		if a.hosts != nil {
 			flags = append(flags, "--base "+e.host.Ref)
 		}
-		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flags, " ")
+		return strings.Join(append([]string{"build a wheel that fits it: dsbuild wheel"}, flags...), " ")
 	}
 	g, _ := c.newGrouper(nil, attempt{Request: want})
 	return g.nodeHint(c.f)
@@ -529,11 +528,10 @@ func flagsOf(s wheel.Request) []string {
 		add("--cuda", s.CUDA)
 	}
 	add("--python", s.Python)
-	switch s.CPU {
-	case wheel.CPUv3:
-	case wheel.CPUArm:
+	switch {
+	case s.CPU == wheel.CPUArm:
 		add("--machine", wheel.Arm)
-	default:
+	case s.CPU != wheel.CPUv3 || s.ABI != wheel.TorchMinor: // else it is the default
 		add("--cpu", string(s.CPU))
 	}
 	add("--target-glibc", s.Glibc)

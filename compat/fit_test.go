@@ -193,7 +193,7 @@ func TestFit(t *testing.T) {
 		if c.yes == (len(c.reasons) > 0) || v.OK() != (v.Hint() == "") {
 			t.Errorf("%s: %v, %d reasons, hint %q", at, c.yes, len(c.reasons), v.Hint())
 		}
-		if command, ok := strings.CutPrefix(v.Hint(), "build a wheel that fits it: dsbuild wheel "); ok {
+		if command, ok := strings.CutPrefix(v.Hint(), "build a wheel that fits it: dsbuild wheel"); ok {
 			kept++
 			keeps(t, tt, at, command, c.facts)
 		}

@@ -40,8 +40,8 @@ type Grouping struct {
 // that wheel runs there. Values of want hold for each wheel: a version leaves out the nodes that have
 // another one, archs are added to those of the nodes.
 //
-// A wheel is for one machine. One of torch's stable ABI is for every Python, every torch from StableTorch on
-// and, with device code, one major of CUDA; it is for every GPU, if that includes the nodes'. Another wheel
+// A wheel is for one machine. One of torch's stable ABI is for every Python, every torch from StableTorch on, every CUDA and
+// every CPU level; it is for every GPU, if that includes the nodes'. Another wheel
 // is for one Python, one minor of torch and one C++ ABI. Among nodes that agree in these, one wheel has the
 // archs of all and the lowest CPU level. Where no toolchain makes that wheel, or it does not run on all of
 // them, the nodes are split: each class of nodes joins the first wheel that can serve it.
@@ -58,13 +58,8 @@ func (t *Tables) group(nodes []Member, want attempt) Grouping {
 		}
 		return g.Grouping
 	}
-	classes := g.classes()
-	for _, device := range []bool{true, false} { // nodes that need no device code join a wheel that has some, if it serves them
-		for _, c := range classes {
-			if g.needsDeviceCode(c.facts) == device {
-				g.place(c)
-			}
-		}
+	for _, c := range g.classes() {
+		g.place(c)
 	}
 	for _, classes := range g.wheels {
 		g.Groups = append(g.Groups, g.newGroup(classes))
@@ -104,10 +99,10 @@ type nodeClass struct {
 
 // family identifies nodes that one wheel can serve as far as the machine, Python and torch are concerned.
 type family struct {
-	machine       string
-	abi           wheel.ABI
-	python, torch string // X.Y; "" for StableABI
-	cuda          string // X.Y of the release that it is built against; for StableABI the major, "" without device code
+	machine string
+	abi     wheel.ABI
+	// X.Y, and empty for StableABI. The CUDA is that of the release that the wheel is built against.
+	python, torch, cuda string
 }
 
 // classes puts nodes that are alike together.
@@ -160,11 +155,11 @@ func (g *grouper) place(c *nodeClass) {
 	g.wheels = append(g.wheels, []*nodeClass{c})
 }
 
-// archsOf returns the compute capabilities of a node's GPUs, as far as they are known. Without
-// device code it returns none.
+// archsOf returns the compute capabilities of a node's GPUs, as far as they are known. If its wheel needs no device code, it
+// returns none.
 func (g *grouper) archsOf(f node.Facts) []string {
 	var out []string
-	if !g.asked.wantsDeviceCode() {
+	if !g.needsDeviceCode(f) {
 		return nil
 	}
 	for _, gpu := range f.GPUs {
@@ -185,7 +180,7 @@ func (g *grouper) archOfGPU(gpu node.GPU) string {
 	return arch
 }
 
-// needsDeviceCode reports whether a wheel for a node has device code: nodes without a visible GPU get
+// needsDeviceCode reports whether a wheel for a node's own torch has device code: nodes without a visible GPU get
 // it too, but a torch without CUDA cannot load it.
 func (g *grouper) needsDeviceCode(f node.Facts) bool {
 	return g.asked.wantsDeviceCode() && (f.TorchCUDA != "" || len(g.want.Archs)+len(g.want.GPUs) > 0)
@@ -208,11 +203,7 @@ func (g *grouper) chooseFamily(c *nodeClass) (reasons []string) {
 func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 	machine := cmp.Or(machineOf(f.Platform), wheel.X86)
 	if abi == wheel.StableABI {
-		own := family{machine: machine, abi: abi, cuda: majorOf(f.TorchCUDA)}
-		if !g.needsDeviceCode(f) && !slices.ContainsFunc(g.wheels, func(have []*nodeClass) bool { return have[0].family == own }) {
-			own.cuda = ""
-		}
-		return own
+		return family{machine: machine, abi: abi}
 	}
 	own := family{
 		machine: machine,
@@ -274,44 +265,50 @@ func (g *grouper) evaluationFor(request wheel.Request) *evaluation {
 	return g.found[key]
 }
 
-// requestFor returns the request for one wheel for classes of a family; newGroup adds the CPU level of its
-// x86_64 nodes. A wheel of the stable ABI is for every GPU (no arch is in its request) if that wheel has
+// requestFor returns the request for one wheel for classes of a family; newGroup adds the CPU level of a wheel for one torch and
+// x86_64. A wheel of the stable ABI is for every GPU (no arch is in its request) if that wheel has
 // machine code for theirs, or if no toolchain makes all of theirs.
 func (g *grouper) requestFor(classes []*nodeClass) wheel.Request {
 	request, f := g.want.Request, classes[0].family
-	if f.machine == wheel.Arm {
-		request.CPU = cmp.Or(request.CPU, wheel.CPUArm)
+	if request.CPU == "" {
+		if request.Machine = cmp.Or(request.Machine, f.machine); request.Machine == wheel.Arm {
+			request.CPU = wheel.CPUArm
+		}
 	}
-	if request.ABI = f.abi; request.ABI == wheel.StableABI {
-		request.CUDA = cmp.Or(request.CUDA, f.cuda)
-	} else {
+	if request.ABI = f.abi; request.ABI != wheel.StableABI {
 		request.Python, request.Torch, request.CUDA = f.python, f.torch, cmp.Or(f.cuda, g.want.CUDA)
 		if i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(f.torch, r) && r.CUDA == f.cuda }); i >= 0 {
 			request.Torch = g.Torches[i].Version
 		}
 	}
 	request.Archs = slices.Clone(g.want.Archs)
-	var own []wheel.Arch
+	everyGPU := request
 	for _, c := range classes {
 		for _, capability := range g.archsOf(c.facts) {
-			own = addArch(own, archOf(capability))
+			request.Archs = addArch(request.Archs, archOf(capability))
 		}
 	}
-	everyGPU := request
-	for _, a := range own {
-		request.Archs = addArch(request.Archs, a)
-	}
-	if len(own) > 0 && len(everyGPU.Archs)+len(request.GPUs) == 0 && request.ABI == wheel.StableABI {
+	if request.ABI == wheel.StableABI {
+		if len(everyGPU.Archs)+len(request.GPUs) > 0 {
+			return request
+		}
 		e := g.evaluationFor(everyGPU)
-		lacks := func(a wheel.Arch) bool { return !e.toolchain.makesCodeFor(g.Tables, a) }
-		if e != nil && (!slices.ContainsFunc(own, lacks) || g.evaluationFor(request) == nil) {
-			return everyGPU
+		lacking := func(c *nodeClass) bool { return g.lacksCode(e, c.facts) }
+		if e == nil || slices.ContainsFunc(classes, lacking) && g.evaluationFor(request) != nil {
+			return request
 		}
+		return everyGPU
 	}
 	if g.asked.wantsDeviceCode() && !slices.ContainsFunc(classes, func(c *nodeClass) bool { return g.needsDeviceCode(c.facts) }) {
 		request.Ops = g.plainOps(request)
 	}
 	return request
+}
+
+// lacksCode reports whether a wheel lacks machine code for a GPU of a node, for the CUDA of its torch.
+func (g *grouper) lacksCode(e *evaluation, f node.Facts) bool {
+	m, _ := e.manifest().ForCUDA(f.TorchCUDA)
+	return slices.ContainsFunc(g.archsOf(f), func(arch string) bool { return !g.hasSASS(m.Archs, arch) })
 }
 
 // plainOps returns the requested ops without device code, for nodes whose torch has no CUDA.
@@ -325,7 +322,6 @@ func (g *grouper) plainOps(request wheel.Request) []string {
 	for i, op := range g.asked.ops {
 		switch {
 		case op.DeviceCode || !g.asked.byName[i] && !g.asked.allOps:
-		case request.ABI == wheel.StableABI && g.asked.changed[op.Name] != "" && !g.asked.namesOps():
 		case can != nil && !slices.Contains(can.toolchain.OpNames(false), op.Name):
 		default:
 			out = append(out, op.Name)
@@ -336,6 +332,9 @@ func (g *grouper) plainOps(request wheel.Request) []string {
 
 // manifest returns what the manifest of the candidate's wheel will say of its needs.
 func (a *evaluation) manifest() wheel.Manifest {
+	if a.made != nil {
+		return *a.made
+	}
 	tc := a.toolchain
 	torch, cuda, python := tc.Serves()
 	tag := cpythonTag(tc.Python) + "-" + cpythonTag(tc.Python)
@@ -344,7 +343,7 @@ func (a *evaluation) manifest() wheel.Manifest {
 		tag, abi = "py3-none", &wheel.TorchABI{Stable: true, Min: torch}
 	}
 	platform := "manylinux_" + strings.ReplaceAll(LinkGlibc, ".", "_") + "_" + tc.CPU.Machine()
-	return wheel.Manifest{
+	m := wheel.Manifest{
 		Name:    fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform),
 		Version: tc.DeepSpeed, TorchABI: abi,
 		Ops:   tc.OpNames(false),
@@ -354,4 +353,14 @@ func (a *evaluation) manifest() wheel.Manifest {
 		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc, tc.CPU.Machine()).GLIBCXX,
 		CXX11ABI: !a.torch.OldABI,
 	}
+	m.Variants = VariantsOf(append([]Toolchain{tc}, a.Variants(a.request, tc)...))
+	for _, v := range m.Variants {
+		m.Archs, m.PTX = appendMissing(m.Archs, v.Archs), appendMissing(m.PTX, v.PTX)
+	}
+	m.Archs, m.PTX = sortedVersions(m.Archs), sortedVersions(m.PTX)
+	if len(m.CUDAs()) > 1 {
+		m.CUDA = ""
+	}
+	a.made = &m
+	return m
 }

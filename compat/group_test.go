@@ -315,7 +315,7 @@ func anyRequest(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 		}
 	}
 	f := set[0].Facts
-	stable := wheel.Request{ABI: wheel.StableABI, CUDA: majorOf(f.TorchCUDA), CPU: wheel.CPUv2}
+	stable := wheel.Request{ABI: wheel.StableABI}
 	theirs := stable
 	theirs.Archs = archs
 	requests := []wheel.Request{stable, theirs}

@@ -173,7 +173,7 @@ func TestEveryArmGPU(t *testing.T) {
 	}
 	for gpu, want := range map[string]bool{"GH200": true, "GB200": true, "GB300": true, "DGX Spark": true, "Jetson Thor": true, "Jetson AGX Orin": false, "T4G": false} {
 		arch := archOf(tt.GPUsNamed(gpu)[0].Arch)
-		if got := tc.makesCodeFor(tt, arch); got != want {
+		if got := tt.hasSASS(wheel.Capabilities(tc.Archs, false), arch.Capability()); got != want {
 			t.Errorf("%s: %v", gpu, got)
 		}
 		if torch := tt.NewestTorch(arch.Capability(), wheel.Arm); (torch != "") != want {

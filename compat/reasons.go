@@ -74,10 +74,10 @@ func (r *groupReasons) versions(of func(node.Facts) string) []string {
 func (r *groupReasons) chooseTorch() {
 	have := r.versions(func(f node.Facts) string { v, _, _ := strings.Cut(f.Torch, "+"); return v })
 	if r.Request.ABI == wheel.StableABI {
-		torch, cuda, python := r.made.toolchain.Serves()
-		what := fmt.Sprintf("torch's stable ABI: torch %s or newer and Python %s", torch, python)
+		m := r.made.manifest()
+		what := fmt.Sprintf("torch's stable ABI: torch %s or newer and Python %s", m.Torch, m.Python)
 		if r.made.toolchain.HasDeviceCode() {
-			what += ", with CUDA " + cuda
+			what += ", with CUDA " + joinWords(m.CUDAs())
 		}
 		torches := r.versions(func(f node.Facts) string { return firstTwo(f.Torch) })
 		pythons := r.versions(func(f node.Facts) string { return firstTwo(f.Python) })
@@ -104,6 +104,16 @@ func (r *groupReasons) chooseTorch() {
 		what, joinWords(have), firstTwo(r.Request.Torch))
 }
 
+// archWords lists archs as nvcc and torch take them: "8.0;9.0+PTX".
+func archWords(sass, ptx []string) string {
+	return strings.Join(lists.Map(sass, func(a string) string {
+		if slices.Contains(ptx, a) {
+			return a + "+PTX"
+		}
+		return a
+	}), ";")
+}
+
 // sortedVersions returns each version once, oldest first.
 func sortedVersions(all []string) []string {
 	slices.SortFunc(all, func(a, b string) int { return cmp.Or(compareVersions(a, b), cmp.Compare(a, b)) })
@@ -126,8 +136,14 @@ func (r *groupReasons) explainArchs() {
 		}
 	}
 	var out []string
-	if tc := r.made.toolchain; tc.EveryGPU {
-		text := fmt.Sprintf("code for every GPU (%s)", wheel.ArchList(tc.Archs))
+	if r.made.toolchain.EveryGPU {
+		var code []string
+		for _, v := range r.made.manifest().Variants {
+			if v.CUDA != "" {
+				code = append(code, fmt.Sprintf("CUDA %s: %s", v.CUDA, archWords(v.Archs, v.PTX)))
+			}
+		}
+		text := fmt.Sprintf("code for every GPU (%s)", cmp.Or(strings.Join(code, "; "), wheel.ArchList(r.made.toolchain.Archs)))
 		if len(all) > 0 {
 			text += ": these nodes have " + joinWords(all)
 		}
@@ -148,18 +164,30 @@ func (r *groupReasons) explainArchs() {
 	} else {
 		r.addReason("%s", strings.Join(out, ", "))
 	}
-	if without := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) == 0 }); without != "" && len(out) > 0 {
+	cpuOnly := r.namesWhere(func(f node.Facts) bool { return f.TorchCUDA == "" })
+	if cpuOnly != "" && r.Request.ABI == wheel.StableABI {
+		r.addReason("torch has no CUDA on %s: only ops without device code are used there", cpuOnly)
+	}
+	if without := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) == 0 && f.TorchCUDA != "" }); without != "" && len(out) > 0 {
 		r.addReason("no GPU is visible on %s: any arch works there", without)
 	}
-	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
+	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && r.needsDeviceCode(f) && len(r.archsOf(f)) == 0 })
 	if strange != "" {
 		r.addReason("the GPU of %s is not in dsbuild's tables: if the wheel lacks code for that GPU, pass its compute capability with --arch",
 			strange)
 	}
 }
 
-// chooseCPU takes the lowest level, and none above the default that nobody asked for.
+// chooseCPU takes the lowest level, and none above the default that nobody asked for. A wheel of the stable ABI has several.
 func (r *groupReasons) chooseCPU() {
+	if r.Request.ABI == wheel.StableABI && r.Request.CPU == "" {
+		text, levels := "which every CPU here supports", r.made.manifest().CPUs()
+		if len(levels) > 1 {
+			text = "of which each node uses the highest that its CPU has"
+		}
+		r.addReason("%s, %s", joinWords(lists.Map(levels, func(l wheel.CPULevel) string { return string(l) })), text)
+		return
+	}
 	why := "as requested: every CPU here supports it"
 	if r.Request.CPU == wheel.CPUArm {
 		why = "which every " + wheel.Arm + " CPU supports"

@@ -197,11 +197,6 @@ func (tc Toolchain) BuildMachine() string { return tc.Environment.machine() }
 // IsCross reports whether the wheel is for another machine than the one that builds it.
 func (tc Toolchain) IsCross() bool { return tc.CPU.Machine() != tc.BuildMachine() }
 
-// makesCodeFor reports whether a toolchain makes machine code that runs on GPUs of an arch.
-func (tc Toolchain) makesCodeFor(t *Tables, arch wheel.Arch) bool {
-	return slices.ContainsFunc(tc.Archs, func(have wheel.Arch) bool { return t.runsCodeFor(have, arch) })
-}
-
 // Serves returns the torch, the CUDA and the Python that the wheel is for, as its manifest names
 // them: of the stable ABI the oldest torch, the major of CUDA, "" if no op needs CUDA, and the oldest Python.
 func (tc Toolchain) Serves() (torch, cuda, python string) {

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -54,12 +55,12 @@ func (t *Tables) forCUDA(r wheel.Request, first Toolchain, major string) (tc Too
 	archs, ops := r.Archs, first.OpNames(true)
 	r.GPUs, r.CUDA, r.ABI = nil, major, wheel.StableABI
 	r.Torch, r.Python, r.Machine, r.CPU = "", "", first.CPU.Machine(), first.CPU
+	hosts := []BuildHost{first.Environment}
 	compiles := func(arch ...wheel.Arch) func(op string) bool {
 		return func(op string) bool {
 			alone := r
 			alone.Archs, alone.Ops = arch, []string{op}
-			_, err := t.Resolve(alone, first.Environment)
-			return err == nil
+			return t.find(attempt{alone, hosts}) != nil
 		}
 	}
 	r.Archs = nil
@@ -80,8 +81,49 @@ func (t *Tables) forCUDA(r wheel.Request, first Toolchain, major string) (tc Too
 	if len(r.Ops) == 0 {
 		return tc, false
 	}
-	tc, err := t.Resolve(r, first.Environment)
+	e := t.find(attempt{r, hosts})
+	if e == nil {
+		return tc, false
+	}
+	tc = e.finishedToolchain()
 	// An op can imply others, without device code.
 	tc.Ops = slices.DeleteFunc(tc.Ops, func(o Op) bool { return !o.DeviceCode })
-	return tc, err == nil
+	return tc, true
+}
+
+// VariantsOf describes what the toolchains of one wheel compile several times: the first compiles every op, and each other one,
+// as Variants returns them, some of them again.
+func VariantsOf(parts []Toolchain) []wheel.Variant {
+	var out []wheel.Variant
+	for _, part := range parts[1:] {
+		for _, tc := range []Toolchain{parts[0], part} {
+			v := wheel.Variant{Name: tc.CPU.Short(), Ops: part.OpNames(false), CPU: string(tc.CPU)}
+			if part.HasDeviceCode() {
+				v = tc.CUDAVariant()
+			}
+			if !slices.ContainsFunc(out, func(have wheel.Variant) bool { return have.Name == v.Name }) {
+				out = append(out, v)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b wheel.Variant) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// CUDAVariant returns the variant with the device code that the toolchain compiles.
+func (tc Toolchain) CUDAVariant() wheel.Variant {
+	_, cuda, _ := tc.Serves()
+	v := wheel.Variant{
+		Name: "cu" + cuda, Ops: tc.OpNames(true), CUDA: cuda, Toolkit: tc.Toolkit,
+		Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true),
+		OpArchs: map[string]wheel.DeviceCode{},
+	}
+	for _, op := range tc.Ops {
+		if op.DeviceCode && !slices.Equal(op.Archs, tc.Archs) {
+			v.OpArchs[op.Name] = wheel.DeviceCode{
+				Archs: wheel.Capabilities(op.Archs, false), PTX: wheel.Capabilities(op.Archs, true),
+			}
+		}
+	}
+	return v
 }

@@ -214,7 +214,7 @@ func newEnvironment(part Part, context map[string]string) Environment {
 func (p *Plan) variant(part Part) (name, first string) {
 	tc := p.Toolchain()
 	if part.HasDeviceCode() {
-		return cudaVariant(part.Toolchain).Name, cudaVariant(tc).Name
+		return part.CUDAVariant().Name, tc.CUDAVariant().Name
 	}
 	return part.CPU.Short(), tc.CPU.Short()
 }
@@ -247,7 +247,7 @@ func newManifest(parts []Part, src Source, base Base, env map[string]string) whe
 	m := wheel.Manifest{
 		Source:       src.Manifest(),
 		OpsRequested: tc.OpNames(false), ArchsRequested: []string{},
-		Requires: tc.Needs().Node, Variants: variants(parts),
+		Requires: tc.Needs().Node, Variants: compat.VariantsOf(lists.Map(parts, func(p Part) compat.Toolchain { return p.Toolchain })),
 		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
 		Toolchain: wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 	}
@@ -272,42 +272,6 @@ func newManifest(parts []Part, src Source, base Base, env map[string]string) whe
 		m.Env[versionVariable] = "+" + local
 	}
 	return m
-}
-
-// variants lists the variants of the ops that several parts compile, with the first part's own.
-func variants(parts []Part) []wheel.Variant {
-	var out []wheel.Variant
-	for _, part := range parts[1:] {
-		for _, tc := range []compat.Toolchain{parts[0].Toolchain, part.Toolchain} {
-			v := wheel.Variant{Name: tc.CPU.Short(), Ops: part.OpNames(false), CPU: string(tc.CPU)}
-			if part.HasDeviceCode() {
-				v = cudaVariant(tc)
-			}
-			if !slices.ContainsFunc(out, func(have wheel.Variant) bool { return have.Name == v.Name }) {
-				out = append(out, v)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b wheel.Variant) int { return strings.Compare(a.Name, b.Name) })
-	return out
-}
-
-// cudaVariant returns the variant with the device code that a toolchain compiles.
-func cudaVariant(tc compat.Toolchain) wheel.Variant {
-	_, cuda, _ := tc.Serves()
-	v := wheel.Variant{
-		Name: "cu" + cuda, Ops: tc.OpNames(true), CUDA: cuda, Toolkit: tc.Toolkit,
-		Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true),
-		OpArchs: map[string]wheel.DeviceCode{},
-	}
-	for _, op := range tc.Ops {
-		if op.DeviceCode && !slices.Equal(op.Archs, tc.Archs) {
-			v.OpArchs[op.Name] = wheel.DeviceCode{
-				Archs: wheel.Capabilities(op.Archs, false), PTX: wheel.Capabilities(op.Archs, true),
-			}
-		}
-	}
-	return v
 }
 
 // imageArgs returns the arguments of the scripts of package dockerfiles.

@@ -94,7 +94,7 @@ func (c Contents) runtime() string {
 	return found
 }
 
-// runtime returns the CUDA whose runtime the extension loads; "" if it loads none.
+// runtime returns the CUDA whose runtime the extension loads. It returns "" if it loads none.
 func (e Extension) runtime() string {
 	for _, lib := range e.Needs {
 		if m := cudart.FindStringSubmatch(lib); m != nil {

@@ -87,7 +87,7 @@ func (e Extension) Op() string {
 	return strings.TrimSuffix(name, "_op")
 }
 
-// Variant returns the variant in the name of the extension's file; "" if the file has the op's only build.
+// Variant returns the variant in the name of the extension's file. It returns "" for the only build of an op.
 func (e Extension) Variant() string {
 	if m := libraryName.FindStringSubmatch(path.Base(e.Path)); m != nil {
 		return m[2]

@@ -143,6 +143,11 @@ func store(t *testing.T, home string, g report.Group) {
 	}
 	if strings.HasSuffix(g.Python, "+") { // for several Pythons: of the stable ABI
 		opt.Python, opt.Torch, opt.CUDA, opt.Stable = "", "", g.CUDA+".2", g.Torch
+		opt.Ops = nil
+		for _, level := range wheel.CompleteLevels(opt.CPU.Machine()) {
+			opt.Ops = append(opt.Ops, wheeltest.Op{Name: "cpu_adam", Dir: "adam", Variant: level.Short()})
+			opt.Variants = append(opt.Variants, wheel.Variant{Name: level.Short(), Ops: []string{"cpu_adam"}, CPU: string(level)})
+		}
 	}
 	file, m, statement := wheeltest.Built(t, t.TempDir(), opt)
 	a, err := pipeline.Export(t.Context(), pipeline.StoredWheel{File: file, Manifest: m, Provenance: statement}, t.TempDir())

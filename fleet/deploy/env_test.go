@@ -336,6 +336,7 @@ type wheelOptions struct {
 	require     []string
 	code        *wheel.ByteCode // that the manifest speaks of
 	stable      string          // of a wheel for every torch: the oldest, X.Y
+	plain       bool            // without device code
 }
 
 // makeWheel makes a small real wheel with the outer shape of DeepSpeed's: a
@@ -356,10 +357,14 @@ func testWheel(t *testing.T, opt wheelOptions) wheeltest.Options {
 	}
 	maps.Copy(files, opt.files)
 	tag := pythonTag(t)
+	op := wheeltest.Op{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}
+	if opt.plain {
+		op.SASS = nil
+	}
 	return wheeltest.Options{
 		Version: opt.version, Python: tag, Torch: opt.torch, CUDA: opt.cuda, CPU: wheel.CPUv2, Files: files,
 		Scripts:  map[string]string{"ds_report": "#!python\nprint('report')\n"},
-		Ops:      []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
+		Ops:      []wheeltest.Op{op},
 		Requires: append([]string{"einops", "sphinx; extra == 'doc'"}, opt.require...),
 		ByteCode: opt.code, Stable: opt.stable,
 	}

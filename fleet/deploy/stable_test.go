@@ -20,7 +20,7 @@ import (
 // stableWheel is a wheel for torch 2.10 and newer, with device code for CUDA 13 if archs are given.
 func stableWheel(name string, ops []string, archs ...string) wheel.Loaded {
 	return planWheel(name, func(m *wheel.Manifest) {
-		m.TorchABI = &wheel.TorchABI{Stable: true, Min: "2.10"}
+		m.TorchABI, m.Version = &wheel.TorchABI{Stable: true, Min: "2.10"}, "0.19.8"
 		m.Torch, m.CUDA, m.Python, m.Ops, m.Archs = "2.10", "13", "3.10+", ops, archs
 	})
 }
@@ -97,13 +97,13 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 		},
 		"CUDA 12": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs, f.Driver = "2.10.0", "12.8", a100, "550.54.15" },
-			"built for CUDA 13, but this node's torch is built for 12.8", "build a wheel that fits it: dsbuild wheel --ops cpu_adam,fused_adam --cuda 12",
+			"built for CUDA 13, but this node's torch is built for 12.8", "build a wheel that fits it: dsbuild wheel --ops cpu_adam,fused_adam",
 		},
 		"CUDA 12, without device code": {plain, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.10.0", "12.8" }, "", ""},
 		"a nightly":                    {plain, func(f *node.Facts) { f.Torch = "2.16.0.dev20261101+cu132" }, "", ""},
 		"a nightly of another CUDA": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs = "2.16.0.dev20261101+cu126", "12.6", a100 },
-			"built for CUDA 13, but this node's torch is built for 12.6", "build a wheel that fits it: dsbuild wheel --ops cpu_adam,fused_adam --cuda 12",
+			"built for CUDA 13, but this node's torch is built for 12.6", "build a wheel that fits it: dsbuild wheel --ops cpu_adam,fused_adam",
 		},
 		"no CUDA": {gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" }, "", ""}, // cpu_adam loads
 		"no CUDA, device code alone": {
@@ -144,7 +144,7 @@ func TestDeployToSeveralTorches(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
 	dist := t.TempDir()
-	stable, own := makeWheel(t, dist, wheelOptions{stable: "2.10"}), makeWheel(t, dist, wheelOptions{torch: "2.14.0", cuda: "13.2"})
+	stable, own := makeWheel(t, dist, wheelOptions{stable: "2.10"}), makeWheel(t, dist, wheelOptions{torch: "2.14.0", cuda: "13.2", plain: true})
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
 	var places []string

@@ -40,7 +40,7 @@ func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Request) (*pipeli
 // A wheel for several Pythons gets a wheelhouse for each Python of the nodes that lack packages.
 func TestBundleForEachPython(t *testing.T) {
 	built := planWith(compat.Toolchain{Python: "3.11"})
-	w := &Delivery{Name: "py3-torch2.10-v3", State: Built, Plan: built}
+	w := &Delivery{Name: "py3-torch2.10", State: Built, Plan: built}
 	loaded := &wheel.Loaded{Requires: []string{"hjson"}}
 	made := map[string]string{}
 	s := &Ship{opt: Options{
@@ -60,7 +60,7 @@ func TestBundleForEachPython(t *testing.T) {
 		w.indexes = append(w.indexes, i)
 	}
 	s.bundleForNodes(t.Context(), w)
-	wheelhouses := map[string]string{"py3-torch2.10-v3-cp311": "3.11", "py3-torch2.10-v3-cp312": "3.12"}
+	wheelhouses := map[string]string{"py3-torch2.10-cp311": "3.11", "py3-torch2.10-cp312": "3.12"}
 	if !maps.Equal(made, wheelhouses) {
 		t.Errorf("made %q, want %q", made, wheelhouses)
 	}

@@ -1,6 +1,7 @@
 package ship
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -55,7 +56,7 @@ func (s *Ship) WheelsByMachine() ([]string, error) {
 	var paths []string
 	of := map[string]*Delivery{}
 	for _, w := range s.selection.Wheels {
-		machine := w.Request.CPU.Machine()
+		machine := cmp.Or(w.Request.CPU.Machine(), w.Request.Machine)
 		switch other := of[machine]; {
 		case w.Err != nil:
 			return nil, fmt.Errorf("%s: %w", w.Name, w.Err)

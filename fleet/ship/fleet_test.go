@@ -42,6 +42,7 @@ var (
 	turing = kind{"2.15.0", "13.2", "NVIDIA GeForce RTX 2080 Ti, 7.5, 580.65.06"}
 	grace  = kind{"2.15.0", "13.2", "NVIDIA GH200 480GB, 9.0, 580.65.06"}
 	older  = kind{"2.14.1", "13.0", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
+	volta  = kind{"2.10.0", "12.8", "Tesla V100-SXM2-32GB, 7.0, 550.54.15"}
 	oldest = kind{"2.9.1", "12.8", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
 )
 
@@ -240,7 +241,12 @@ func (w *works) resolve(r wheel.Request, digest string) (*pipeline.Plan, error) 
 		return nil, err
 	}
 	packages, _ := pipeline.LockedPackages(tc)
-	return pipeline.NewPlan([]pipeline.Part{{Toolchain: tc, Packages: packages}}, pipeline.Release(tc.DeepSpeed, tc.Source),
+	parts := []pipeline.Part{{Toolchain: tc, Packages: packages}}
+	for _, further := range w.tables.Variants(r, tc) {
+		packages, _ := pipeline.LockedPackages(further)
+		parts = append(parts, pipeline.Part{Toolchain: further, Packages: packages})
+	}
+	return pipeline.NewPlan(parts, pipeline.Release(tc.DeepSpeed, tc.Source),
 		pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, false)
 }
 
@@ -294,17 +300,28 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 	var ops []wheeltest.Op
 	for _, o := range tc.Ops {
 		op := wheeltest.Op{Name: o.Name, Dir: "adam"}
+		if tc.ABI == wheel.StableABI {
+			op.Imports = []string{"torch_library_impl"}
+		}
 		if o.DeviceCode {
-			for _, a := range o.Archs {
-				op.SASS = append(op.SASS, a.Capability())
+			op.SASS = wheel.Capabilities(o.Archs, false)
+		}
+		whole := len(ops)
+		for _, v := range p.Manifest.Variants {
+			if slices.Contains(v.Ops, o.Name) {
+				build := op
+				build.Variant, build.Runtime, build.SASS, build.PTX = v.Name, v.CUDA, v.Archs, v.PTX
+				ops = append(ops, build)
 			}
 		}
-		ops = append(ops, op)
+		if len(ops) == whole { // without variants
+			ops = append(ops, op)
+		}
 	}
 	opt := wheeltest.Options{
 		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""),
 		Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
-		Ops: ops, Requires: w.requires, Files: wheeltest.LoadedByPython(tc.OpNames(false)...),
+		Variants: p.Manifest.Variants, Ops: ops, Requires: w.requires, Files: wheeltest.LoadedByPython(tc.OpNames(false)...),
 	}
 	if tc.ABI == wheel.StableABI {
 		opt.Stable = compat.StableTorch

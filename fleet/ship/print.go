@@ -1,8 +1,10 @@
 package ship
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -28,8 +30,15 @@ func (s *Selection) Groups() []report.Group {
 		}
 		if plan := w.Plan; plan != nil {
 			g.Torch, g.CUDA, g.Python = plan.Toolchain().Serves()
+			if plan.Manifest.TorchABI.IsStable() {
+				g.CUDA = strings.Join(plan.Manifest.CUDAs(), ", ")
+			}
 			g.CPU, g.Ops, g.PlanDigest = string(plan.Toolchain().CPU), plan.Toolchain().OpNames(false), plan.Digest
-			archs = plan.Toolchain().Archs
+			archs = nil
+			for _, part := range plan.Parts {
+				archs = append(archs, part.Toolchain.Archs...)
+			}
+			archs, _ = wheel.ParseArchs([]string{wheel.ArchList(archs)}) // each once; they come from the tables
 		}
 		for _, a := range archs {
 			g.Archs = append(g.Archs, a.String())
@@ -152,20 +161,25 @@ func (d *Delivery) describe() []string {
 	}
 	if d.Plan != nil {
 		tc := d.Plan.Toolchain()
-		torch, cuda, python := tc.Serves()
-		cuda = "CUDA " + cuda
-		if tc.ABI == wheel.StableABI {
-			torch += " and newer (built with " + tc.Torch + ")"
-			if !tc.HasDeviceCode() {
-				cuda = "any CUDA"
+		torch, _, python := tc.Serves()
+		var code, levels []string
+		for _, part := range d.Plan.Parts {
+			tc := part.Toolchain
+			if _, cuda, _ := tc.Serves(); tc.HasDeviceCode() {
+				code = append(code, fmt.Sprintf("CUDA %s, arch %s", cuda, wheel.ArchList(tc.Archs)))
+			}
+			if !slices.Contains(levels, string(tc.CPU)) {
+				levels = append(levels, string(tc.CPU))
 			}
 		}
-		archs := ""
-		if len(tc.Archs) > 0 {
-			archs = ", arch " + wheel.ArchList(tc.Archs)
+		switch {
+		case tc.ABI == wheel.StableABI:
+			torch += " and newer (built with " + tc.Torch + ")"
+		case len(code) == 0:
+			code = []string{"CUDA " + tc.CUDA}
 		}
-		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, %s%s, %s; ops %s; on %s",
-			python, torch, cuda, archs, tc.CPU, strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
+		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, %s, %s; ops %s; on %s", python, torch,
+			cmp.Or(strings.Join(code, "; "), "any CUDA"), strings.Join(levels, " and "), strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
 	}
 	for _, why := range d.Why {
 		lines = append(lines, "  "+why)

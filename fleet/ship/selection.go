@@ -70,7 +70,7 @@ func nameWheels(wheels []*Delivery) {
 		parts := []string{"cp" + strings.ReplaceAll(w.Request.Python, ".", ""), "torch" + w.Request.Torch}
 		if w.Request.ABI == wheel.StableABI {
 			parts = []string{"py3", "torch" + compat.StableTorch}
-			if w.Request.CUDA != "" { // without device code it is for any CUDA
+			if w.Request.CUDA != "" { // the user wants it for this one alone
 				parts = append(parts, "cu"+strings.ReplaceAll(w.Request.CUDA, ".", ""))
 			}
 		}

@@ -42,13 +42,13 @@ func TestNamesOfWheels(t *testing.T) {
 	r := wheel.Request{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: wheel.CPUv3, Archs: archs(t, "8.0", "9.0")}
 	stable, onCPU := r, r
 	stable.ABI = wheel.StableABI
-	onCPU.ABI, onCPU.CUDA, onCPU.Archs = wheel.StableABI, "", nil
+	onCPU.ABI, onCPU.CUDA, onCPU.CPU, onCPU.Archs = wheel.StableABI, "", "", nil
 	old := wheel.Request{Python: "3.10", Torch: "2.4.1"}
 	all := []*Delivery{{Request: r}, {Request: r}, {Request: old}, {Request: stable}, {Request: onCPU}}
 	nameWheels(all)
 	for i, want := range []string{
 		"cp311-torch2.15.0-sm80-sm90-v3", "cp311-torch2.15.0-sm80-sm90-v3-2", "cp310-torch2.4.1",
-		"py3-torch" + compat.StableTorch + "-cu132-sm80-sm90-v3", "py3-torch" + compat.StableTorch + "-v3",
+		"py3-torch" + compat.StableTorch + "-cu132-sm80-sm90-v3", "py3-torch" + compat.StableTorch,
 	} {
 		if all[i].Name != want {
 			t.Errorf("%d: %s, want %s", i, all[i].Name, want)

@@ -374,19 +374,19 @@ func TestShipGathersWhatNodesLack(t *testing.T) {
 	}
 }
 
-// Nodes with two torches need two wheels, and one of the stable ABI. A node whose torch is too old
-// for that is left out; without --abi each torch has a wheel of its own.
+// Nodes with torches for CUDA 12 and 13 need two wheels, and one of the stable ABI, which has code for both. A node whose torch is
+// too old for that is left out; without --abi it has a wheel of its own.
 func TestShipByABI(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, a100, older, oldest)
-	f.want.Ops, f.want.ABI = []string{"cpu_adam"}, wheel.StableABI
+	f := newFleet(t, a100, volta, oldest)
+	f.want.Ops, f.want.ABI = []string{"cpu_adam", "fused_adam"}, wheel.StableABI
 	plan, r, err := f.run(t)
-	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].Name != "py3-torch2.10-v3" ||
+	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].Name != "py3-torch2.10" ||
 		!sameNames(plan.Wheels[0].Nodes, "node1", "node2") || r.Summary.OK != 2 {
 		t.Fatalf("stable: %v, %+v\n%s", err, r.Summary, strings.Join(plan.Lines(), "\n"))
 	}
-	if g := r.Groups[0]; g.Torch != "2.10" || g.Python != "3.10+" || g.State != string(ship.Built) ||
-		!strings.Contains(g.Wheel, "-py3-none-") {
+	if g := r.Groups[0]; g.Torch != "2.10" || g.Python != "3.10+" || g.CUDA != "12, 13" || g.State != string(ship.Built) ||
+		!slices.Contains(g.Archs, "7.0") || !slices.Contains(g.Archs, "12.0+PTX") || !strings.Contains(g.Wheel, "-py3-none-") {
 		t.Errorf("%+v", g)
 	}
 	if n := r.Nodes[2]; n.Status != report.Refused ||
