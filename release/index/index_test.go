@@ -105,7 +105,7 @@ func TestWrite(t *testing.T) {
 	arm.CPU = wheel.CPUArm
 	commit := commitOf("1")
 	commit.Version = "0.19.9"
-	wheels := append(some(t), ofKind(t, wheel.KindAllOps), ofKind(t, wheel.KindCUDA12), build(t, t.TempDir(), arm, evening), build(t, t.TempDir(), commit, morning))
+	wheels := append(some(t), ofKind(t, wheel.KindAllOps), build(t, t.TempDir(), arm, evening), build(t, t.TempDir(), commit, morning))
 	sum := write(t, index.Options{Dir: dir, Wheels: wheels, URL: "https://wheels.example.org/ds"})
 	got := map[string][]string{}
 	for _, page := range sum.Indexes {
