@@ -49,19 +49,14 @@ func (m Manifest) CUDAs() []string {
 	return out
 }
 
-// CPUs returns the CPU levels of the wheel, lowest first: those of its variants, or else its own.
+// CPUs returns the CPU levels of the wheel, lowest first: its own, and those of its variants.
 func (m Manifest) CPUs() []CPULevel {
-	var out []CPULevel
+	out := []CPULevel{CPULevel(m.CPU)}
 	for _, v := range m.Variants {
-		if v.CPU != "" {
-			out = append(out, CPULevel(v.CPU))
-		}
+		out = append(out, CPULevel(v.CPU))
 	}
-	if out == nil && m.CPU != "" {
-		out = []CPULevel{CPULevel(m.CPU)}
-	}
-	slices.SortFunc(out, func(a, b CPULevel) int { return strings.Compare(string(a), string(b)) })
-	return out
+	slices.Sort(out)
+	return slices.DeleteFunc(slices.Compact(out), func(l CPULevel) bool { return l == "" })
 }
 
 // OpsFor returns the ops that load under a torch with that CUDA, or without one if it is "": those that need no CUDA, and

@@ -52,6 +52,16 @@ func TestVariantsOfManifest(t *testing.T) {
 			t.Errorf("a variant is for CUDA %q", none)
 		}
 	}
+	m.Ops = []string{"cpu_adam", "fused_adam", "fused_lamb", "utils"}
+	m.Variants[0].Ops, m.Variants[1].Ops = []string{"fused_adam", "fused_lamb"}, []string{"fused_adam"}
+	m.Variants[2].Ops, m.Variants[3].Ops = []string{"cpu_adam"}, []string{"cpu_adam"}
+	for cuda, want := range map[string][]string{
+		"13.2": m.Ops, "12.8": {"cpu_adam", "fused_adam", "utils"}, "11.8": {"cpu_adam", "utils"}, "": {"cpu_adam", "utils"},
+	} {
+		if got := m.OpsFor(cuda); !slices.Equal(got, want) {
+			t.Errorf("ops for CUDA %q: %v, want %v", cuda, got, want)
+		}
+	}
 	one := Manifest{CUDA: "13", CPU: "armv8-a", Archs: []string{"9.0"}}
 	if got, ok := one.ForCUDA("12.8"); !ok || got.CUDA != "13" || !slices.Equal(one.CUDAs(), []string{"13"}) || !slices.Equal(one.CPUs(), []CPULevel{CPUArm}) {
 		t.Errorf("without variants: %+v, %t, %v, %v", got, ok, one.CUDAs(), one.CPUs())

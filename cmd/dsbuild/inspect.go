@@ -29,7 +29,8 @@ For each compiled extension, inspect lists the GPU architectures of its device
 code (SASS and PTX), the CPU level of its instructions, the glibc and libstdc++
 symbol versions it requires, and the libraries it loads. CPU is the level that
 the CPU must have; "up to" is the highest level in an extension that selects
-code for the CPU at run time.
+code for the CPU at run time. A wheel can have several builds of an op, which
+it calls variants: cu12 and cu13 for the CUDA of torch, v2 and v3 for CPU levels.
 
 Any wheel works, not only DeepSpeed. Nothing is run, unpacked to disk or sent.`,
 		Annotations: map[string]string{
@@ -137,6 +138,7 @@ func printContents(w io.Writer, c wheel.Contents) error {
 		{"tags", strings.Join(c.Tags, ", ")},
 		{"built for", builtFor(c)},
 		{"ops", strings.Join(c.Ops, ", ")},
+		{"variants", variantsOf(c)},
 		{"machine", machineNeeds(c, f)},
 		{"libraries", strings.Join(systemLibraries(c), ", ")},
 		{"requires", strings.Join(slices.DeleteFunc(slices.Clone(c.Requires), wheel.OnlyWithExtra), ", ")},
@@ -184,7 +186,19 @@ func builtFor(c wheel.Contents) string {
 	if c.TorchABI.IsStable() {
 		torch = cmp.Or(torch, c.TorchABI.Min) + " or newer (stable ABI)"
 	}
-	return strings.Join(knownFacts([][2]string{{"torch ", torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}}), ", ")
+	cuda := strings.Join(c.Manifest().CUDAs(), " and ")
+	return strings.Join(knownFacts([][2]string{{"torch ", torch}, {"CUDA ", cuda}, {"Python ", c.Python}}), ", ")
+}
+
+// variantsOf lists the variants with their ops, if the wheel has several for CUDA or for the CPU.
+func variantsOf(c wheel.Contents) string {
+	m, several := c.Manifest(), []string{}
+	for _, v := range m.Variants {
+		if v.CUDA != "" && len(m.CUDAs()) > 1 || v.CPU != "" {
+			several = append(several, v.Name+" ("+strings.Join(v.Ops, ", ")+")")
+		}
+	}
+	return strings.Join(several, ", ")
 }
 
 // knownFacts joins each title with its value, and leaves out those without a value.
@@ -204,6 +218,9 @@ func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 		machine := e.Machine
 		if cpu := c.CPU(); cpu != "" {
 			machine = "CPU " + string(cpu)
+		}
+		if all := c.Manifest().CPUs(); len(all) > 1 {
+			machine += " (code up to " + all[len(all)-1].Short() + ")"
 		}
 		if !slices.Contains(parts, machine) {
 			parts = append(parts, machine)

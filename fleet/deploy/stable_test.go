@@ -12,6 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -104,9 +105,11 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs = "2.16.0.dev20261101+cu126", "12.6", a100 },
 			"built for CUDA 13, but this node's torch is built for 12.6", "build a wheel that fits it: dsbuild wheel --ops cpu_adam,fused_adam --cuda 12",
 		},
-		"no CUDA": {
-			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" },
-			"built for CUDA 13, but this node's torch has none", "dsbuild wheel --ops cpu_adam",
+		"no CUDA": {gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" }, "", ""}, // cpu_adam loads
+		"no CUDA, device code alone": {
+			stableWheel("deepspeed-0.19.8+ops-1_3fa94c0d-py3-none-manylinux_2_24_x86_64.whl", []string{"fused_adam"}, "8.0"),
+			func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" },
+			"built for CUDA 13, but this node's torch has none", "install a CUDA build of torch, or request ops without device code",
 		},
 		"no CUDA, without device code": {plain, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" }, "", ""},
 		"Python 3.9": {
@@ -180,5 +183,34 @@ func TestDeployToSeveralTorches(t *testing.T) {
 	opt.Wheels = nil
 	if r = look(t, opt, places[:2]...); r.Summary.OK == 2 {
 		t.Error("without a wheel, verify expects the same of all nodes")
+	}
+}
+
+// Nodes whose torches are for two CUDAs, and for none, run one wheel: each loads the ops that its torch can have, and no others.
+func TestDeployOfVariants(t *testing.T) {
+	needs.Time(t)
+	t.Parallel()
+	packed := func(ops ...string) []wheel.Loaded { // an op without a module cannot be loaded
+		o, like := wheeltest.Variants(), testWheel(t, wheelOptions{})
+		o.Python, o.Scripts, o.Requires, o.Files = like.Python, like.Scripts, like.Requires, wheeltest.LoadedByPython(ops...)
+		return load(t, wheeltest.Packed(t, t.TempDir(), o))
+	}
+	all, plain := packed("cpu_adam", "fused_adam", "utils"), packed("cpu_adam", "utils")
+	for _, c := range []struct {
+		cuda    string
+		wheels  []wheel.Loaded
+		refused string
+	}{
+		{"'12.8'", all, ""}, {"'13.2'", all, ""}, {"'13.2'", plain, "op fused_adam: DeepSpeed has no such builder"}, {"None", plain, ""},
+		{"'11.8'", all, "built for CUDA 12 and 13, but this node's torch is built for 11.8"},
+	} {
+		e := newEnvironment(t, "2.15.0")
+		e.write(t, "torch/version.py", "__version__ = '2.15.0'\ncuda = "+c.cuda+"\n")
+		h, s := host(t, "gpu1", e, sshtest.Options{})
+		r := run(t, t.Context(), options(t, c.wheels, []*sshtest.Server{s}, h))
+		n := r.Nodes[0]
+		if (r.Err() != nil) != (c.refused != "") || !strings.Contains(n.Error+strings.Join(n.Notes, " "), c.refused) {
+			t.Errorf("torch for CUDA %s: %v, %+v; want %q", c.cuda, r.Err(), n, c.refused)
+		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -212,7 +213,8 @@ func open(
 	}
 	m := w.note.Manifest
 	w.Name, w.Version, w.Python, w.Ops, w.Glibc = m.Name, m.Version, m.Python, m.Ops, m.Glibc
-	w.Torch, w.CUDA, w.CPU, w.Archs, w.PTX = m.Torch, m.CUDA, m.CPU, append([]string{}, m.Archs...), append([]string{}, m.PTX...)
+	w.Torch, w.CUDA, w.CPU = m.Torch, strings.Join(m.CUDAs(), ", "), m.CPU
+	w.Archs, w.PTX = append([]string{}, m.Archs...), append([]string{}, m.PTX...)
 	w.SHA256, w.Size = m.SHA256, m.Size
 	w.requiresPython, w.BuiltAt = said.RequiresPython, w.note.Modified.UTC().Truncate(time.Second)
 	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {

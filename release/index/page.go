@@ -54,7 +54,7 @@ func yank(newestFirst []Entry) {
 	newest := map[string]Entry{}
 	for i, w := range newestFirst {
 		m := w.note.Manifest
-		request := fmt.Sprint(w.public(), m.Source.Kind == "release", m.Ops, m.Archs, m.PTX, m.CPU, m.Torch, m.CUDA, m.Python)
+		request := fmt.Sprint(w.public(), m.Source.Kind == "release", m.Ops, m.Archs, m.PTX, m.CPUs(), m.Torch, m.CUDAs(), m.Python)
 		by, older := newest[request]
 		switch {
 		case !older:

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
@@ -153,7 +154,7 @@ func (s *state) addBuild(ctx context.Context, name, request, night string, a whe
 		Plan: m.PlanDigest, Request: request, Night: night,
 		Name: m.Name, SHA256: a.SHA256, Size: a.Size, Version: m.Version,
 		Commit: m.Source.Commit, Source: m.Source.Ref,
-		Torch: m.Torch, CUDA: m.CUDA, Python: m.Python, GCC: m.GCC, Base: m.Base.Ref,
+		Torch: m.Torch, CUDA: strings.Join(m.CUDAs(), ", "), Python: m.Python, GCC: m.GCC, Base: m.Base.Ref,
 		Archs: m.Archs, PTX: m.PTX, Ops: m.Ops, Dsbuild: m.Dsbuild,
 	}
 	if m.BuiltAt != nil {
