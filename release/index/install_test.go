@@ -281,7 +281,7 @@ func (s *site) installRequirements(t *testing.T) {
 // promises.
 func (s *site) installFromEachPage(t *testing.T) {
 	e := s.environment(t)
-	for kind, version := range map[string]string{"": "0.19.8", "all-ops/": "0.19.8+allops", "cuda12/": "0.19.8+cu12", "custom/": "0.19.8+sm80", "abi-torch/": "0.19.8+torch2.15.cu132.sm80.v3"} {
+	for kind, version := range map[string]string{"": "0.19.8", "all-ops/": "0.19.8+allops", "custom/": "0.19.8+sm80", "abi-torch/": "0.19.8+torch2.15.cu132.sm80.v3"} {
 		requirement := "deepspeed"
 		if kind == "custom/" {
 			requirement += "==" + version // it has other versions
