@@ -107,7 +107,7 @@ func runQuickstart(ctx context.Context) error {
 	}
 	printStep("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
 	report := filepath.Join(m.dir, "dist", "report.html")
-	if err := runChild(ctx, os.Stdout, m.programPath(), "deploy", fleet.Inventory, "--wheel", built, "--report", report); err != nil {
+	if err := runChild(ctx, os.Stdout, os.Stderr, m.programPath(), "deploy", fleet.Inventory, "--wheel", built, "--report", report); err != nil {
 		return err
 	}
 	printStep("the wheel is %s, the report %s; your own nodes: docs/quickstart.md", built, report)
@@ -120,7 +120,7 @@ func (m machine) compileProgram(ctx context.Context) error {
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		printStep("compiling dsbuild (the first time it takes a minute or two)")
-		return runChild(both, os.Stdout, "go", "build", "-o", m.programPath(), "./cmd/dsbuild")
+		return runChild(both, os.Stdout, os.Stderr, "go", "build", "-o", m.programPath(), "./cmd/dsbuild")
 	})
 	g.Go(func() error {
 		if !m.engine {
@@ -145,8 +145,18 @@ func (m machine) buildWheel(ctx context.Context) (string, error) {
 		args = append(args, "--python", m.python)
 	}
 	printStep("a wheel for every GPU, torch 2.10 or newer and every Python: dsbuild %s", strings.Join(args, " "))
-	var out bytes.Buffer
-	if err := runChild(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
+	var out, said bytes.Buffer
+	build := func() error {
+		all := append(args, "-o", filepath.Join(m.dir, "dist"), "--json")
+		return runChild(ctx, &out, io.MultiWriter(os.Stderr, &said), m.programPath(), all...)
+	}
+	err := build()
+	if err != nil && strings.Contains(said.String(), "cannot download nvcc for CUDA 12") {
+		args = append(args, "--cuda", "13")
+		printStep("this site does not reach nvcc for CUDA 12, so the wheel is for CUDA 13 only: dsbuild %s", strings.Join(args, " "))
+		err = build()
+	}
+	if err != nil {
 		return "", err
 	}
 	var doc struct {
@@ -168,10 +178,10 @@ func printStep(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "==> "+format+"\n", args...)
 }
 
-// runChild runs a program to its end. Its standard error goes to this program's.
-func runChild(ctx context.Context, stdout io.Writer, name string, args ...string) error {
+// runChild runs a program to its end.
+func runChild(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) error {
 	cmd := child.Command(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
+	cmd.Stdout, cmd.Stderr = stdout, stderr
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return ctx.Err()

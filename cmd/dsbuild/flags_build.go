@@ -35,9 +35,9 @@ func (f *requestFlags) add(cmd *cobra.Command) {
 	flags.String("target-glibc", "",
 		"`X.Y` Oldest glibc on the nodes (2.28 or newer); a wheel that requires a newer one is rejected")
 	flags.String("torch", "", "`VERSION` torch to build for, X.Y or X.Y.Z (default: the newest compatible release)")
-	flags.String("cuda", "", "`VERSION` CUDA of that torch, X or X.Y (default: torch's)")
+	flags.String("cuda", "", "`VERSION` CUDA of that torch, X or X.Y (default: every CUDA of the stable ABI's torches, else torch's)")
 	flags.String("python", "", "`X.Y` Python to build for (default: the base's)")
-	flags.Lookup("cpu").Usage += " (default: x86-64-v3, or armv8-a for aarch64)"
+	flags.Lookup("cpu").Usage += " (default: x86-64-v2 and v3, the loader selects; armv8-a for aarch64; x86-64-v3 with --abi torch)"
 	inGroup(cmd, groupTarget, "machine", "min-driver", "target-glibc")
 	inGroup(cmd, groupVersions, "torch", "cuda", "python")
 }

@@ -33,7 +33,7 @@ func newIndexCommand(a *app) *cobra.Command {
 Any web server, or the file system, can serve it to pip and uv. DIR itself is
 the index of the complete builds of releases, which installers take by the
 plain version. Other builds have indexes in subdirectories of DIR: all-ops,
-cuda12, custom (other GPUs, CPUs, ops or sources) and abi-torch (for one torch).
+custom (other GPUs, CUDAs, CPUs, ops or sources) and abi-torch (for one torch).
 DIR/index.json lists all wheels.
 
 The wheels are verified first, and their sidecar files (manifest, checksums) are

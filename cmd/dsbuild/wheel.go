@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
@@ -289,14 +290,15 @@ func printWheel(a *app, w wheel.Artifact) error {
 	if m.TorchABI != nil {
 		torch += " or newer"
 	}
-	if all := m.CUDAs(); len(all) > 0 {
-		torch += ", CUDA " + strings.Join(all, " and ")
+	if cudas := m.CUDAs(); len(cudas) > 0 {
+		torch += ", CUDA " + strings.Join(cudas, " and ")
 	}
+	cpus := lists.Map(m.CPUs(), func(l wheel.CPULevel) string { return string(l) })
 	took := ui.Duration(time.Duration(w.Seconds * float64(time.Second)))
 	_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n"+
 		"  ops %s; %s; %s; torch %s, Python %s, glibc %s\n",
 		relativePath(w.Path), ui.Size(w.Size), w.SHA256, took, cached,
-		strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.Python, wheel.MinGlibcForInstall(m.Name, m.Glibc))
+		strings.Join(m.Ops, ", "), holds, strings.Join(cpus, " and "), torch, m.Python, wheel.MinGlibcForInstall(m.Name, m.Glibc))
 	return err
 }
 
@@ -306,16 +308,16 @@ func printWheelhouse(a *app, dir string, b *wheel.Bundle) error {
 		return nil
 	}
 	var size int64
-	lists := map[string][]string{}
+	byWhy := map[string][]string{}
 	for _, w := range b.Wheels {
 		size += w.Size
-		lists[w.Why] = append(lists[w.Why], w.Name+" "+w.Version)
+		byWhy[w.Why] = append(byWhy[w.Why], w.Name+" "+w.Version)
 	}
 	_, err := fmt.Fprintf(a.stdout, "%s\n  %d wheels for Python %s, %s\n",
 		relativePath(filepath.Join(dir, wheel.WheelhouseDir)), len(b.Wheels), b.Python, ui.Size(size))
 	for _, l := range [][2]string{{wheel.Companion, "extra wheels"}, {wheel.Dependency, "dependencies"}} {
-		if err == nil && len(lists[l[0]]) > 0 {
-			_, err = fmt.Fprintf(a.stdout, "  %s %s\n", l[1], strings.Join(lists[l[0]], ", "))
+		if err == nil && len(byWhy[l[0]]) > 0 {
+			_, err = fmt.Fprintf(a.stdout, "  %s %s\n", l[1], strings.Join(byWhy[l[0]], ", "))
 		}
 	}
 	return err

@@ -150,7 +150,7 @@ func TestSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cuda := r.entry.path("cuda")
+	cuda := r.entries[pipeline.Toolchain].path("cuda")
 	want := strings.Join([]string{
 		"/usr/bin/python3 2.15.0", cuda + " " + cuda, "tmp", filepath.Join(r.scratch, "work-first"), "0022", cuda,
 		"== second: ", "deep", "given", filepath.Join(r.dir, "second/in") + ":", "first", "given",
@@ -189,10 +189,10 @@ func TestRuntimeIsFresh(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := os.Stat(r.entry.path("runtime/installed")); err == nil {
+	if _, err := os.Stat(r.entries[pipeline.Toolchain].path("runtime/installed")); err == nil {
 		t.Error("the environment that is kept was changed")
 	}
-	kept, err := os.Stat(r.entry.path("runtime/torch"))
+	kept, err := os.Stat(r.entries[pipeline.Toolchain].path("runtime/torch"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -453,12 +453,12 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 	}
 	r := open(t, b, plan(packages), &log, newRecord())
 	for _, env := range []string{runtimeEnv, toolchainEnv} {
-		installed, _ := fs.Glob(os.DirFS(r.entry.path(env)), "lib/python3.11/site-packages/*.dist-info")
+		installed, _ := fs.Glob(os.DirFS(r.entries[pipeline.Toolchain].path(env)), "lib/python3.11/site-packages/*.dist-info")
 		if want := map[string]int{runtimeEnv: 2, toolchainEnv: 6}[env]; len(installed) != want {
 			t.Errorf("%s has %q, want %d packages", env, installed, want)
 		}
 	}
-	if got := read1(t, r.entry.path(cudaDir), "lib64", "libx.so"); got != "x" {
+	if got := read1(t, r.entries[pipeline.Toolchain].path(cudaDir), "lib64", "libx.so"); got != "x" {
 		t.Errorf("CUDA's root has %q", got)
 	}
 }
@@ -488,9 +488,9 @@ func TestEnvironmentIsMadeOnce(t *testing.T) {
 		func() { p.Context["build.sh"] += "# other pins\n" },
 		func() { b.host.Digest = "sha256:1" },
 	} {
-		before, _ := b.entryOf(p)
+		before, _ := b.entryOf(p.Environment(pipeline.Toolchain))
 		change()
-		if after, _ := b.entryOf(p); after == before {
+		if after, _ := b.entryOf(p.Environment(pipeline.Toolchain)); after.dir == before.dir {
 			t.Error("another toolchain has the same environment")
 		}
 	}
@@ -506,7 +506,7 @@ func TestHalfAnEnvironment(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "step runtime: exit code 2") || !strings.Contains(err.Error(), "no route") {
 		t.Fatal(err)
 	}
-	e, _ := b.entryOf(p)
+	e, _ := b.entryOf(p.Environment(pipeline.Toolchain))
 	if _, err := os.Stat(e.dir); err == nil || e.isComplete() {
 		t.Error("a half made environment stays")
 	}
@@ -535,17 +535,17 @@ func TestPrune(t *testing.T) {
 			r.Close()
 		}
 		old := time.Now().Add(time.Duration(i-100) * time.Hour)
-		if err := os.Chtimes(r.entry.dir, old, old); err != nil {
+		if err := os.Chtimes(r.entries[pipeline.Toolchain].dir, old, old); err != nil {
 			t.Fatal(err)
 		}
-		dirs = append(dirs, r.entry.dir)
+		dirs = append(dirs, r.entries[pipeline.Toolchain].dir)
 	}
 	var there []bool
 	for _, dir := range dirs {
 		_, err := os.Stat(dir)
 		there = append(there, err == nil)
 	}
-	if want := []bool{true, false, true, true, true, true}; !first.entry.isComplete() || !slices.Equal(there, want) {
+	if want := []bool{true, false, true, true, true, true}; !first.entries[pipeline.Toolchain].isComplete() || !slices.Equal(there, want) {
 		t.Errorf("there are %v, want %v", there, want)
 	}
 }

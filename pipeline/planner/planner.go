@@ -253,8 +253,11 @@ func (p *Planner) plan(
 	if r.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
 		// Take the newest, so that there is one such wheel: it serves the torch and the Python asked for anyway.
 		newest := r
-		if newest.CUDA != "" { // any of the major version; "" if no op needs CUDA
-			_, newest.CUDA, _ = tc.Serves()
+		switch _, cuda, _ := tc.Serves(); {
+		case cuda == "": // no op needs CUDA: it is the same wheel for every GPU
+			newest.CUDA, newest.GPUs, newest.Archs, newest.Machine = "", nil, nil, tc.CPU.Machine()
+		case r.CUDA != "": // any of the major version
+			newest.CUDA = cuda
 		}
 		newest.Torch, newest.Python = "", ""
 		if found, err := tables.Resolve(newest, hosts...); err == nil && found.ABI == tc.ABI {

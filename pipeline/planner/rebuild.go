@@ -44,6 +44,9 @@ func RebuildRequest(m wheel.Manifest) (source string, r wheel.Request, err error
 	if m.TorchABI.IsStable() && m.HasAllOps() { // its version says so, although the ops are named
 		said["ops"] += "," + compat.ProvenOps
 	}
+	if levels := m.CPUs(); len(levels) > 1 {
+		said["cpu"], said["machine"] = "", levels[0].Machine()
+	}
 	if strings.Contains(m.Base.Ref, "@sha256:") {
 		said["base"] = m.Base.Ref
 	}

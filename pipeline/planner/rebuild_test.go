@@ -94,7 +94,7 @@ func TestRebuildPlan(t *testing.T) {
 		return p
 	}
 	for local, r := range map[string]wheel.Request{
-		"": {}, "+cu12": {CUDA: "12"}, "+allops": {Ops: []string{compat.ProvenOps}}, "+allops.cu12": {Ops: []string{compat.ProvenOps}, CUDA: "12"},
+		"": {}, "+cu12": {CUDA: "12"}, "+v3.cu13": {CUDA: "13", CPU: wheel.CPUv3}, "+v4": {CPU: wheel.CPUv4}, "+allops": {Ops: []string{compat.ProvenOps}}, "+allops.cu12": {Ops: []string{compat.ProvenOps}, CUDA: "12"},
 		"+allops.sm80": {Ops: []string{compat.AllOps}, ABI: wheel.StableABI, Archs: []wheel.Arch{{Major: 8}}}, "+debug": {KeepDebug: true},
 	} {
 		first := planOf(r)

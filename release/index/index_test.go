@@ -105,7 +105,7 @@ func TestWrite(t *testing.T) {
 	arm.CPU = wheel.CPUArm
 	commit := commitOf("1")
 	commit.Version = "0.19.9"
-	wheels := append(some(t), ofKind(t, wheel.KindAllOps), ofKind(t, wheel.KindCUDA12), build(t, t.TempDir(), arm, evening), build(t, t.TempDir(), commit, morning))
+	wheels := append(some(t), ofKind(t, wheel.KindAllOps), build(t, t.TempDir(), arm, evening), build(t, t.TempDir(), commit, morning))
 	sum := write(t, index.Options{Dir: dir, Wheels: wheels, URL: "https://wheels.example.org/ds"})
 	got := map[string][]string{}
 	for _, page := range sum.Indexes {
@@ -119,7 +119,6 @@ func TestWrite(t *testing.T) {
 	want := map[string][]string{
 		"https://wheels.example.org/ds/":           {"0.19.8", "0.19.8", "0.19.7"},
 		"https://wheels.example.org/ds/all-ops/":   {"0.19.8+allops"},
-		"https://wheels.example.org/ds/cuda12/":    {"0.19.8+cu12"},
 		"https://wheels.example.org/ds/custom/":    {"0.19.9+g1111111", "0.19.8+sm80"},
 		"https://wheels.example.org/ds/abi-torch/": {"0.19.8+torch2.15.cu132.sm80.v3"},
 	}

@@ -63,7 +63,7 @@ func newSite(t *testing.T) *site {
 	newer, arm, commit := wheeltest.OfKind(wheel.KindComplete), wheeltest.OfKind(wheel.KindComplete), commitOf("1")
 	newer.Recipe, newer.Plan = 10, strings.Repeat("1", 64)
 	arm.CPU, commit.Version = wheel.CPUArm, "0.19.9"
-	wheels := append(some(t), ofKind(t, wheel.KindAllOps), ofKind(t, wheel.KindCUDA12), build(t, t.TempDir(), arm, evening), build(t, t.TempDir(), commit, morning))
+	wheels := append(some(t), ofKind(t, wheel.KindAllOps), build(t, t.TempDir(), arm, evening), build(t, t.TempDir(), commit, morning))
 	wheels = append(wheels, build(t, t.TempDir(), newer, morning))
 	s.complete = []string{filepath.Base(wheels[len(wheels)-1]), filepath.Base(wheels[0])}
 	write(t, index.Options{Dir: s.dir, Wheels: wheels})
@@ -281,7 +281,7 @@ func (s *site) installRequirements(t *testing.T) {
 // promises.
 func (s *site) installFromEachPage(t *testing.T) {
 	e := s.environment(t)
-	for kind, version := range map[string]string{"": "0.19.8", "all-ops/": "0.19.8+allops", "cuda12/": "0.19.8+cu12", "custom/": "0.19.8+sm80", "abi-torch/": "0.19.8+torch2.15.cu132.sm80.v3"} {
+	for kind, version := range map[string]string{"": "0.19.8", "all-ops/": "0.19.8+allops", "custom/": "0.19.8+sm80", "abi-torch/": "0.19.8+torch2.15.cu132.sm80.v3"} {
 		requirement := "deepspeed"
 		if kind == "custom/" {
 			requirement += "==" + version // it has other versions

@@ -328,8 +328,8 @@ func (w workspace) Close() error {
 
 func (w workspace) Import(string, string) error { return nil }
 
-func (w workspace) Run(_ context.Context, s pipeline.Step) error {
-	if s.Name == pipeline.CompileStep && w.plan.Digest == w.fails {
+func (w workspace) Run(_ context.Context, steps ...pipeline.Step) error {
+	if steps[0].Name == pipeline.CompileStep && w.plan.Digest == w.fails {
 		return errors.New("step compile: boom")
 	}
 	return nil

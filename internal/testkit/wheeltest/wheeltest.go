@@ -53,14 +53,29 @@ const NoBuildTag = -1
 
 // OfKind returns the options for a wheel of a kind.
 func OfKind(kind wheel.Kind) Options {
-	o := Options{Stable: "2.10", Ops: append(DefaultOps(), Op{Name: "utils"})}
+	if kind == wheel.KindTorch {
+		return Options{}
+	}
+	o := Variants()
+	for _, name := range wheel.DefaultOps() {
+		switch {
+		case slices.ContainsFunc(o.Ops, func(op Op) bool { return op.Name == name }):
+		case wheel.HasLevels(name):
+			o.Ops = append(o.Ops, Op{Name: name, Dir: "more", Variant: "v2"}, Op{Name: name, Dir: "more", Variant: "v3", Code: avx2})
+			for i, v := range o.Variants {
+				if v.CPU != "" {
+					o.Variants[i].Ops = append(o.Variants[i].Ops, name)
+				}
+			}
+		default:
+			o.Ops = append(o.Ops, Op{Name: name, Dir: "more"})
+		}
+	}
 	switch kind {
 	case wheel.KindAllOps:
-		o.AllOps, o.Ops = true, append(o.Ops, Op{Name: "cpu_lion", Dir: "lion"})
+		o.AllOps, o.Ops = true, append(o.Ops, Op{Name: "gds", Dir: "more"})
 	case wheel.KindCustom:
 		o.Archs = []string{"8.0"}
-	case wheel.KindTorch:
-		return Options{}
 	}
 	return o
 }
@@ -112,9 +127,10 @@ func (o Options) withDefaults() Options {
 		o.Ops = DefaultOps()
 	}
 	if o.CPU.Machine() == wheel.Arm {
-		o.Ops = slices.Clone(o.Ops)
+		// There is one build of each op.
+		o.Ops, o.Variants = slices.CompactFunc(slices.Clone(o.Ops), func(a, b Op) bool { return a.Name == b.Name }), nil
 		for i, op := range o.Ops {
-			if op.Code == avx2 {
+			if o.Ops[i].Variant = ""; op.Code == avx2 {
 				o.Ops[i].Code = ".long 0x4e22cc20" // fmla v0.4s, v1.4s, v2.4s
 			}
 		}
