@@ -101,7 +101,7 @@ type nodeClass struct {
 type family struct {
 	machine string
 	abi     wheel.ABI
-	// X.Y, and empty for StableABI. The CUDA is that of the release that the wheel is built against.
+	// X.Y, and empty for StableABI. The wheel is built against a release of torch for this CUDA.
 	python, torch, cuda string
 }
 

@@ -315,11 +315,11 @@ func anyRequest(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 		}
 	}
 	f := set[0].Facts
-	stable := wheel.Request{ABI: wheel.StableABI}
-	theirs := stable
-	theirs.Archs = archs
-	requests := []wheel.Request{stable, theirs}
-	if abi == "" {
+	var requests []wheel.Request
+	if abi != wheel.TorchMinor {
+		requests = append(requests, wheel.Request{ABI: wheel.StableABI}, wheel.Request{ABI: wheel.StableABI, Archs: archs})
+	}
+	if abi != wheel.StableABI {
 		requests = append(requests, wheel.Request{ABI: wheel.TorchMinor, Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2})
 	}
 	return slices.ContainsFunc(requests, func(s wheel.Request) bool {
@@ -339,9 +339,9 @@ func TestGroupIsFewest(t *testing.T) {
 		if i == 40 { // and with the tables as they are
 			tt = tables(t)
 		}
-		want := wheel.Request{}
-		if i >= 60 {
-			want.ABI = wheel.StableABI
+		want := wheel.Request{ABI: wheel.TorchMinor}
+		if i >= 40 {
+			want.ABI = []wheel.ABI{"", wheel.StableABI}[i/60]
 		}
 		nodes := randomFleet(r, 1+r.IntN(5))
 		g := tt.Group(nodes, want)

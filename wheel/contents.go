@@ -119,8 +119,8 @@ func (c Contents) Machine() string {
 	return c.Extensions[0].Machine
 }
 
-// CPU returns the lowest level that runs every op; "" where none has
-// code for a CPU with levels. Of an op with a variant for each level, the lowest counts.
+// CPU returns the lowest level that runs every op, by the lowest variant of an op with several. It returns "" if no op has
+// code for a CPU with levels.
 func (c Contents) CPU() CPULevel {
 	lowest := map[string]string{} // variant of each op
 	for _, e := range c.Extensions {

@@ -15,7 +15,7 @@ import (
 const SBOMName = "sboms/dsbuild.cdx.json"
 
 // newSBOM returns the SBOM of a wheel in CycloneDX. It lists the wheel's compiled files with
-// their hashes, the variant and the toolkit of those of which there are several, the sources, and the software of the build environment (scope excluded: it is not
+// their hashes, their variants with the toolkit, the sources, and the software of the build environment (scope excluded: it is not
 // inside). It holds no time and no serial number, so that the same wheel has the same bytes.
 func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, error) {
 	bom := cyclonedx.NewBOM()

@@ -34,7 +34,7 @@ type Variant struct {
 // libraryName matches the file name of a library of the stable ABI, which is no module of Python.
 var libraryName = regexp.MustCompile(`^lib([^.]+)(?:\.(cu\d+|v\d))?\.so$`)
 
-// CUDAs returns the CUDAs for which the wheel has device code, oldest first: those of its variants, or else its own.
+// CUDAs returns the CUDAs for which the wheel has device code, oldest first.
 func (m Manifest) CUDAs() []string {
 	var out []string
 	for _, v := range m.Variants {
@@ -49,7 +49,7 @@ func (m Manifest) CUDAs() []string {
 	return out
 }
 
-// CPUs returns the CPU levels of the wheel, lowest first: its own, and those of its variants.
+// CPUs returns the CPU levels of the wheel, lowest first, its variants included.
 func (m Manifest) CPUs() []CPULevel {
 	out := []CPULevel{CPULevel(m.CPU)}
 	for _, v := range m.Variants {
@@ -197,7 +197,7 @@ func (c Contents) findVariants() []Variant {
 	return out
 }
 
-// codeOf returns the device code that extensions have together, and that of the ops that lack a part of it.
+// codeOf returns the device code that extensions have together, and lists the ops that lack a part of it with their own.
 func codeOf(all []Extension) (archs, ptx []string, lacking map[string]DeviceCode) {
 	lacking = map[string]DeviceCode{}
 	for _, e := range all {
