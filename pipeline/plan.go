@@ -136,7 +136,7 @@ type Plan struct {
 
 	Packages []dockerfiles.Package `json:"packages"` // of the first part: see Environment
 
-	// Environments are those of the further parts that have images of their own.
+	// Environments has an entry for each further part with its own image.
 	Environments map[Image]Environment `json:"environments,omitempty"`
 
 	Digest   string         `json:"-"` // hex sha256 over all of the above
@@ -210,7 +210,8 @@ func newEnvironment(part Part, context map[string]string) Environment {
 	return e
 }
 
-// variant returns the name of a further part in the names of its files, and that of the first part's builds of the same ops.
+// variant returns the part of the file names by which the libraries of a further part, and the first part's libraries of the
+// same ops, are told apart.
 func (p *Plan) variant(part Part) (name, first string) {
 	tc := p.Toolchain()
 	if part.HasDeviceCode() {
@@ -402,7 +403,7 @@ const CompileScript = "compile.sh"
 // partVariable tells the compile step of a further part the part's name.
 const partVariable = "DSBUILD_PART"
 
-// turns returns a number for jobs.py: the parts of one wheel have the same, and those of other wheels have others.
+// turns returns a number for jobs.py, which all parts of a wheel share and no other wheel has.
 func (p *Plan) turns() string {
 	sum := sha256.Sum256([]byte(fmt.Sprint(p.Source.Version, p.Source.SHA256, p.Manifest.Variants, p.Manifest.Env)))
 	return hex.EncodeToString(sum[:4])

@@ -182,7 +182,7 @@ func TestRecipe(t *testing.T) {
 	}
 	plans := map[string]string{}
 	for name, r := range map[string]wheel.Request{
-		"complete x86-64-v3": {}, "complete armv8-a": {CPU: wheel.CPUArm}, "all-ops x86-64-v3": {Ops: []string{compat.ProvenOps}}, "cuda12 x86-64-v3": {CUDA: "12"},
+		"complete x86-64-v2": {}, "complete armv8-a": {CPU: wheel.CPUArm}, "all-ops x86-64-v2": {Ops: []string{compat.ProvenOps}},
 	} {
 		p := planFor(t, r, Source{}, Base{})
 		m := p.Manifest
