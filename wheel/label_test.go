@@ -37,7 +37,7 @@ func TestLabelAndKind(t *testing.T) {
 		"allops.v2.cu12": {wheel.KindCustom, true, forOne("12", "x86-64-v2")},
 		"cu12":           {wheel.KindCustom, false, func(m *wheel.Manifest) { m.CUDA, m.Variants = "12", m.Variants[2:] }},
 		"v2":             {wheel.KindCustom, false, func(m *wheel.Manifest) { m.Variants = m.Variants[:2] }},
-		"opsaf62a0f7":    {wheel.KindCustom, false, func(m *wheel.Manifest) { m.OpsRequested, m.Variants = []string{"utils"}, nil }},
+		"ops6fd89734":    {wheel.KindCustom, false, func(m *wheel.Manifest) { m.OpsRequested, m.Variants = []string{"utils"}, nil }},
 		"ops4a9c3dbf":    {wheel.KindCustom, false, func(m *wheel.Manifest) { m.OpsRequested = []string{"utils", "cpu_adam"} }},
 		"sm80.sm90.ptx90": {wheel.KindCustom, false, func(m *wheel.Manifest) {
 			m.ArchsRequested = []string{"8.0", "9.0+PTX"}

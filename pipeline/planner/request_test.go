@@ -102,7 +102,7 @@ func TestSet(t *testing.T) {
 		"target-glibc 2.28", "min-driver 580.1", "abi stable", "base debian:12", "keep-debug true")
 	want := wheel.Request{
 		Archs: []wheel.Arch{{Major: 8}, {Major: 8, Minor: 6, PTX: true}, {Major: 9}}, GPUs: []string{"H100", "A100", "L4"}, Ops: []string{"cpu_adam", "utils", "fused_adam"},
-		Torch: "2.15", CUDA: "13", Python: "3.11", CPU: wheel.CPUv3, Glibc: "2.28", Driver: "580.1", ABI: wheel.StableABI, Base: "debian:12", KeepDebug: true,
+		Torch: "2.15", CUDA: "13", Python: "3.11", Machine: wheel.X86, CPU: wheel.CPUv3, Glibc: "2.28", Driver: "580.1", ABI: wheel.StableABI, Base: "debian:12", KeepDebug: true,
 	}
 	if err != nil || !reflect.DeepEqual(r, want) {
 		t.Errorf("%+v, %v", r, err)
@@ -121,7 +121,7 @@ func TestSet(t *testing.T) {
 			t.Errorf("%q: %+v, %v", abi, r, err)
 		}
 	}
-	if r, err := requestOf("machine aarch64"); err != nil || r.CPU != wheel.CPUArm {
+	if r, err := requestOf("machine aarch64"); err != nil || r.Machine != wheel.Arm {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if r, err := requestOf("cpu native"); err == nil && r.CPU == "" || err != nil && fault.ExitCode(err) != 2 {
@@ -175,7 +175,7 @@ func TestSketch(t *testing.T) {
 		}
 		return plan
 	}
-	one, same, other := sketch("arch 8.0"), sketch("arch 8.0", "cpu x86-64-v3"), sketch("arch 9.0")
+	one, same, other := sketch("arch 8.0"), sketch("arch 8.0", "machine x86_64", "torch 2.10"), sketch("arch 9.0")
 	if one.Digest != same.Digest || one.Key != same.Key || one.Key == "" || one.Source.Version == "" {
 		t.Errorf("%s and %s, %s and %s", one.Digest, same.Digest, one.Key, same.Key)
 	}

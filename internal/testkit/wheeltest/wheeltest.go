@@ -158,7 +158,7 @@ func (o Options) manifest() wheel.Manifest {
 		m.TorchABI = &wheel.TorchABI{Stable: true, Min: o.Stable}
 		m.Torch, m.CUDA, m.Python = o.Stable, o.cudaMajor(), "3.10+"
 		m.Recipe, m.Variants = max(o.Recipe, 0), o.Variants
-		if len(m.CUDAs()) > 1 {
+		if len(m.CUDAs()) > 1 || !slices.ContainsFunc(o.Ops, func(op Op) bool { return len(op.SASS)+len(op.PTX) > 0 || op.Runtime != "" }) {
 			m.CUDA = ""
 		}
 	}
