@@ -170,7 +170,7 @@ func TestNightTakesTheNewestRelease(t *testing.T) {
 	}
 }
 
-// RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get two wheels, one for each major of CUDA; with --abi torch
+// RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get one wheel, with code for both CUDAs; with --abi torch
 // they get three, each for the torch and the Python of its nodes. No wheel is divided by glibc.
 func TestShipToFourKindsOfNodes(t *testing.T) {
 	needs.Time(t)
@@ -188,10 +188,10 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 		{Name: "python313", Facts: facts("3.13.5", "2.15.0", "13.2", "2.39", "3.4.33", "580.65.06", "NVIDIA H100 80GB HBM3", "9.0")},
 		{Name: "driver550", Facts: facts("3.11.9", "2.12.1", "12.6", "2.28", "3.4.25", "550.54.15", "NVIDIA A100-SXM4-80GB", "8.0")},
 	}
-	everyGPU := []string{"rhel8 jammy python313: 2.15.0 13.2 3.11 [7.5 8.0 8.6 8.9 9.0 10.0 10.3 12.0+PTX] cuda13 ", "driver550: 2.10.0 12.8 3.11 [5.0 5.2 6.0 6.1 7.0 7.5 8.0 8.6 8.9 9.0+PTX] nvcc12 "}
+	everyGPU := []string{"rhel8 jammy python313 driver550: 2.15.0 13.2 3.11 [7.5 8.0 8.6 8.9 9.0 10.0 10.3 12.0+PTX] cuda13  [12 13]"}
 	for url, want := range map[string][]string{
-		packageIndex(t):      {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: 2.12.1 12.6 3.11 [8.0] nvcc12 cu126"},
-		"http://127.0.0.1:9": {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: none"},
+		packageIndex(t):      {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13  []", "python313: 2.15.0 13.2 3.13 [9.0] cuda13  []", "driver550: 2.12.1 12.6 3.11 [8.0] nvcc12 cu126 []"},
+		"http://127.0.0.1:9": {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13  []", "python313: 2.15.0 13.2 3.13 [9.0] cuda13  []", "driver550: none"},
 	} {
 		for abi, want := range map[wheel.ABI][]string{"": everyGPU, wheel.TorchMinor: want} {
 			p := indexPlanner(t, url, "")
@@ -211,7 +211,7 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 				for _, a := range tc.Archs {
 					archs = append(archs, a.String())
 				}
-				got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.CUDASource, tc.Index))
+				got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s %v", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.CUDASource, tc.Index, plan.Manifest.CUDAs()))
 			}
 			for _, left := range grouping.Unserved {
 				got = append(got, members[left.Node].Name+": none")
