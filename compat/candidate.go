@@ -441,7 +441,7 @@ func (t *Tables) torchRunsOn(r Torch, arch wheel.Arch, machine string) bool {
 }
 
 // chooseGCC picks the first gcc of the build environment that torch's headers and nvcc both
-// accept. Without device code, nvcc does not limit the gcc. An unknown gcc is never refused.
+// accept. Without device code, nvcc does not limit the gcc. An unknown gcc is always accepted.
 func (a *evaluation) chooseGCC() {
 	gccs := a.host.GCCs
 	if fixed := a.source.GCC; fixed != "" {

@@ -44,7 +44,7 @@ func (t *Tables) stableCUDAs() []string {
 	return majors
 }
 
-// forCUDA returns the toolchain for the torches of another CUDA. It leaves out the ops and the archs asked for that this CUDA
+// forCUDA returns the toolchain for the torches of another CUDA. It omits the ops and the requested archs that this CUDA
 // cannot compile; ok is false if none is left.
 func (t *Tables) forCUDA(r wheel.Request, first Toolchain, major string) (tc Toolchain, ok bool) {
 	for _, name := range SplitNames(r.GPUs) {

@@ -78,7 +78,8 @@ func nvccConstants() map[string]string {
 // NvccSHA256 returns the sha256 of the package with nvcc for CUDA 12.
 func NvccSHA256() string { return nvccConstants()["SHA256"] }
 
-// NvccURL returns the address of the package with nvcc for CUDA 12 on a mirror of Debian; "" is Debian's own.
+// NvccURL returns the address of the package with nvcc for CUDA 12 on a mirror of Debian. An empty mirror means
+// Debian's own.
 func NvccURL(mirror string) string {
 	of := nvccConstants()
 	return cmp.Or(mirror, of["ARCHIVE"]) + "/" + of["PACKAGE"]

@@ -30,7 +30,7 @@ type Network struct {
 	toolkit   string // file of nvcc's package, checked
 }
 
-// Toolkit returns the file of the package with nvcc for CUDA 12, "" if none was given.
+// Toolkit returns the file of the package with nvcc for CUDA 12. It returns "" if none was given.
 func (n Network) Toolkit() string { return n.toolkit }
 
 // NetworkOptions are the settings of the site on the command line. Those left out come from

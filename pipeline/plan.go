@@ -400,7 +400,7 @@ func compileStep(p *Plan, env map[string]string) Step {
 // CompileScript is the script of the compile steps.
 const CompileScript = "compile.sh"
 
-// partVariable tells the compile step of a further part the part's name.
+// partVariable is the name of a further part, in the environment of its compile step.
 const partVariable = "DSBUILD_PART"
 
 // turns returns a number for jobs.py, which all parts of a wheel share and no other wheel has.

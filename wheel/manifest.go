@@ -32,7 +32,7 @@ type Manifest struct {
 	// not made for every GPU.
 	OpArchs map[string]DeviceCode `json:"op_archs,omitempty"`
 
-	// Variants are the builds of ops that the wheel has several times.
+	// Variants lists the builds of ops with several builds.
 	Variants []Variant `json:"variants,omitempty"`
 
 	// Requires are the Python packages that ops need on a node, beside DeepSpeed's own

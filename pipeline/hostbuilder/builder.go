@@ -101,7 +101,7 @@ func (b *Builder) Base() pipeline.Base {
 	return pipeline.Base{Ref: BaseRef, Digest: digest, Host: true}
 }
 
-// Open makes the environments of p, or uses those of an earlier build.
+// Open makes the environments of p, or reuses an earlier build's.
 func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, w pipeline.Work) (pipeline.Workspace, error) {
 	if err := b.CheckPackages(ctx, p, w.Report); err != nil {
 		return nil, err

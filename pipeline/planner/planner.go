@@ -39,7 +39,7 @@ type Planner struct {
 	packages *packageLookup        // of toolchains that the lock of packages lacks
 }
 
-// Open brings the source of wheels, as --deepspeed takes it; "" is the newest release of the tables. The planner must
+// Open brings the source of wheels, as --deepspeed takes it. An empty source means the newest release of the tables. The planner must
 // be closed.
 func Open(ctx context.Context, o Options, b *Backend, source string) (*Planner, error) {
 	tables, err := compat.NewTables()
@@ -280,10 +280,10 @@ func (p *Planner) plan(
 	return pipeline.NewPlan(parts, source, base, r.KeepDebug)
 }
 
-// parts returns the parts of a wheel, with the packages of their images. beside says that the torch of the first is
+// parts returns the parts of a wheel, with the packages of their images. installed means that the torch of the first is
 // installed already.
 func (p *Planner) parts(
-	ctx context.Context, toolchains []compat.Toolchain, report ui.Reporter, beside bool,
+	ctx context.Context, toolchains []compat.Toolchain, report ui.Reporter, installed bool,
 ) ([]pipeline.Part, error) {
 	var parts []pipeline.Part
 	for i, tc := range toolchains {
@@ -291,7 +291,7 @@ func (p *Planner) parts(
 			parts = append(parts, pipeline.Part{Toolchain: tc})
 			continue
 		}
-		packages, locked, err := p.packages.find(ctx, tc, beside)
+		packages, locked, err := p.packages.find(ctx, tc, installed)
 		if err != nil {
 			return nil, err
 		}
@@ -304,7 +304,7 @@ func (p *Planner) parts(
 	return parts, nil
 }
 
-// reportWarnings reports the warnings of a plan's toolchains, and the ops that it leaves out.
+// reportWarnings reports the warnings of a plan's toolchains, and the omitted ops.
 func (p *Planner) reportWarnings(report ui.Reporter, plan *pipeline.Plan) {
 	said := map[string]bool{} // parts have some in common
 	for _, part := range plan.Parts {
