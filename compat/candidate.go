@@ -240,8 +240,7 @@ func (a *evaluation) toolkitOrigin() string {
 	}
 }
 
-// chooseOps takes the ops that can be built. If an op that the user named cannot be built, that
-// is a conflict; chooseOps leaves other such ops out.
+// chooseOps takes the ops that can be built. A named op that cannot be built is a conflict; chooseOps leaves other such ops out.
 func (a *evaluation) chooseOps() {
 	omitted := 0
 	for i, op := range a.ops {
