@@ -23,7 +23,7 @@ import (
 const nodesWord = "nodes"
 
 // fleetSizes returns the numbers of nodes whose cost is compared.
-func fleetSizes() []int { return []int{1, 10, 100, 300, 1000} }
+func fleetSizes() []int { return []int{1, 10, 100, 300, 1000, 2000} }
 
 // grown is the cost of a fleet of one size for the controller.
 type grown struct {
