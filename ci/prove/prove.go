@@ -109,6 +109,10 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 	}
 	byRelease := map[string][]string{}
 	for _, op := range ops {
+		if now[op] == "" {
+			out[op] = outcome{nil, "dsbuild cannot build it"}
+			continue
+		}
 		last := p.tables.Evidence.Ops[op][0].DeepSpeed
 		byRelease[last] = append(byRelease[last], op)
 	}
@@ -118,12 +122,12 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 			return nil, err
 		}
 		for _, op := range ops {
-			if now[op] != "" && now[op] == before[op] {
+			if now[op] == before[op] {
 				out[op] = outcome{[]string{wheel.X86}, "its library has the same bytes as in DeepSpeed " + last}
 			}
 		}
 	}
-	rest := slices.DeleteFunc(slices.Clone(ops), func(op string) bool { return len(out[op].machines) > 0 })
+	rest := slices.DeleteFunc(slices.Clone(ops), func(op string) bool { return out[op].how != "" })
 	if len(rest) == 0 {
 		return out, nil
 	}
@@ -134,8 +138,31 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 	return out, err
 }
 
-// libraries builds ops of a release over the stable ABI, for one GPU, and returns the digest of each library.
+// libraries builds ops of a release over the stable ABI, for one GPU, and returns the digest of each library. If they
+// cannot be built together, it builds each by itself, and leaves out those that cannot be built; that is an error for all of them.
 func (p *prover) libraries(ctx context.Context, version string, ops []string) (map[string]string, error) {
+	all, err := p.build(ctx, version, ops)
+	if err == nil || ctx.Err() != nil || len(ops) < 2 {
+		return all, err
+	}
+	all = map[string]string{}
+	for _, op := range ops {
+		one, alone := p.build(ctx, version, []string{op})
+		if ctx.Err() != nil {
+			return nil, alone
+		}
+		if alone == nil {
+			all[op] = one[op]
+		}
+	}
+	if len(all) == 0 {
+		return nil, err
+	}
+	return all, nil
+}
+
+// build builds ops into one wheel, and returns the digest of each library.
+func (p *prover) build(ctx context.Context, version string, ops []string) (map[string]string, error) {
 	dir, err := os.MkdirTemp("", "prove-")
 	if err != nil {
 		return nil, err
@@ -143,7 +170,7 @@ func (p *prover) libraries(ctx context.Context, version string, ops []string) (m
 	defer os.RemoveAll(dir)
 	if _, err := p.run(ctx, nil, "bin/dsbuild", "wheel", "--deepspeed", version, "--abi", "stable", "--ops", strings.Join(ops, ","),
 		"--arch", "8.0", "-o", dir); err != nil {
-		return nil, fmt.Errorf("dsbuild wheel --deepspeed %s: %w", version, err)
+		return nil, fmt.Errorf("dsbuild wheel --deepspeed %s --ops %s: %w", version, strings.Join(ops, ","), err)
 	}
 	wheels, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil || len(wheels) != 1 {

@@ -41,7 +41,7 @@ type fake struct {
 func (f *fake) run(_ context.Context, environ []string, args ...string) (string, error) {
 	line := strings.Join(append(slices.Clone(environ), args...), " ")
 	f.commands = append(f.commands, line)
-	if f.broken != "" && strings.Contains(line, f.broken) {
+	if f.broken != "" && args[0] == "bin/dsbuild" && strings.Contains(line, f.broken) {
 		return "", errors.New("exit status 1")
 	}
 	if args[0] == "bin/dsbuild" {
@@ -87,7 +87,12 @@ func TestProve(t *testing.T) {
 			changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
 			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: TestFullStableLaunches/fused_adam did not pass"},
 		},
-		"no wheel": {fake: fake{broken: "bin/dsbuild"}, adam: "int other;\n", kernel: kernel, commands: 2, err: "dsbuild wheel --deepspeed 0.19.9: exit status 1"},
+		"one cannot be built": {
+			fake: fake{passes: []string{"TestFullStable"}, broken: "fused_adam"}, adam: "int other;\n", kernel: "int other;\n", commands: 6,
+			changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
+			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: dsbuild cannot build it"},
+		},
+		"no wheel": {fake: fake{broken: "bin/dsbuild"}, adam: "int other;\n", kernel: kernel, commands: 2, err: "dsbuild wheel --deepspeed 0.19.9 --ops cpu_adam: exit status 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
