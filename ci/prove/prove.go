@@ -110,7 +110,7 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 	byRelease := map[string][]string{}
 	for _, op := range ops {
 		if now[op] == "" {
-			out[op] = outcome{nil, "dsbuild cannot build it"}
+			out[op] = outcome{nil, "dsbuild makes no wheel with it that works"}
 			continue
 		}
 		last := p.tables.Evidence.Ops[op][0].DeepSpeed
