@@ -205,11 +205,56 @@ func digestsOf(file string) (map[string]string, error) {
 	return out, nil
 }
 
+// test runs the tests that have proven all ops. A proof holds for both machines: the sources are the same. If ops fail
+// together, each is tested by itself, so that one that has changed does not take the others with it.
+func (p *prover) test(ctx context.Context, ops []string) (map[string]outcome, error) {
+	passes, err := p.passes(ctx, ops)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]outcome{}
+	for _, op := range p.tables.Ops {
+		if !slices.Contains(ops, op.Name) {
+			continue
+		}
+		needs := []string{stableTest}
+		if isLaunched(op) {
+			needs = append(needs, launchesTest+"/"+op.Name)
+		}
+		out[op.Name] = outcome{evidence.Machines(), strings.Join(needs, " and ")}
+		for _, test := range needs {
+			if !slices.Contains(passes, test) {
+				out[op.Name] = outcome{nil, test + " did not pass"}
+				break
+			}
+		}
+	}
+	if slices.Contains(passes, stableTest) || len(ops) == 1 {
+		return out, nil
+	}
+	for _, op := range ops {
+		alone, err := p.test(ctx, []string{op})
+		if err != nil {
+			return nil, err
+		}
+		out[op] = alone[op]
+	}
+	return out, nil
+}
+
+// The tests that prove ops: what they compute, and, with a subtest for each op with device code, what they ask CUDA for.
+const (
+	stableTest   = "TestFullStable"
+	launchesTest = "TestFullStableLaunches"
+)
+
+func isLaunched(op compat.Op) bool { return op.StableState() == compat.Launched }
+
 // passed matches a test that has passed.
 var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+)`)
 
-// test runs the tests that have proven all ops. A proof holds for both machines: the sources are the same.
-func (p *prover) test(ctx context.Context, ops []string) (map[string]outcome, error) {
+// passes runs the tests for ops together, and returns the names of those that passed.
+func (p *prover) passes(ctx context.Context, ops []string) ([]string, error) {
 	withDefaults := slices.Clone(ops) // which TestFullStable loads in any case
 	for _, op := range wheel.DefaultOps() {
 		if !slices.Contains(ops, op) {
@@ -220,44 +265,22 @@ func (p *prover) test(ctx context.Context, ops []string) (map[string]outcome, er
 		return []string{"DSBUILD_TEST_DEEPSPEED=" + p.version, "DSBUILD_TEST_OPS=" + strings.Join(ops, ","), "CI=1"}
 	}
 	test := []string{"go", "test", "-vet=off", "-tags", "full", "-count=1", "-v", "-timeout", "55m"}
-	said, err := p.run(ctx, environ(withDefaults), append(test, "-run", "^TestFullStable$", "./cmd/dsbuild")...)
-	if ctx.Err() != nil {
-		return nil, err
+	said, _ := p.run(ctx, environ(withDefaults), append(test, "-run", "^"+stableTest+"$", "./cmd/dsbuild")...) // the output says what failed
+	var launched []string
+	for _, op := range p.tables.Ops {
+		if isLaunched(op) && slices.Contains(ops, op.Name) {
+			launched = append(launched, op.Name)
+		}
 	}
-	launched := func(op compat.Op) bool { return op.StableState() == compat.Launched }
-	if of := slices.DeleteFunc(slices.Clone(p.tables.Ops), func(op compat.Op) bool { return !launched(op) || !slices.Contains(ops, op.Name) }); len(of) > 0 {
-		var names []string
-		for _, op := range of {
-			names = append(names, op.Name)
-		}
-		more, err := p.run(ctx, environ(names), append(append(test[:2:2], append([]string{"-C", "ci"}, test[2:]...)...), "-run", "^TestFullStableLaunches$", "./fakecuda")...)
-		if ctx.Err() != nil {
-			return nil, err
-		}
+	if len(launched) > 0 {
+		more, _ := p.run(ctx, environ(launched), append(append(test[:2:2], append([]string{"-C", "ci"}, test[2:]...)...), "-run", "^"+launchesTest+"$", "./fakecuda")...)
 		said += more
 	}
-	var passes []string
+	var names []string
 	for _, m := range passed.FindAllStringSubmatch(said, -1) {
-		passes = append(passes, m[1])
+		names = append(names, m[1])
 	}
-	out := map[string]outcome{}
-	for _, op := range p.tables.Ops {
-		if !slices.Contains(ops, op.Name) {
-			continue
-		}
-		needs := []string{"TestFullStable"}
-		if launched(op) {
-			needs = append(needs, "TestFullStableLaunches/"+op.Name)
-		}
-		out[op.Name] = outcome{evidence.Machines(), strings.Join(needs, " and ")}
-		for _, test := range needs {
-			if !slices.Contains(passes, test) {
-				out[op.Name] = outcome{nil, test + " did not pass"}
-				break
-			}
-		}
-	}
-	return out, nil
+	return names, context.Cause(ctx)
 }
 
 // Tables that the command writes.

@@ -34,6 +34,7 @@ type fake struct {
 	t        *testing.T
 	same     string // the op whose library is the same in each release
 	passes   []string
+	fails    []string // parts of commands whose tests do not pass
 	commands []string
 	broken   string // a command that fails
 }
@@ -56,6 +57,9 @@ func (f *fake) run(_ context.Context, environ []string, args ...string) (string,
 		writeZip(f.t, filepath.Join(args[len(args)-1], "deepspeed.whl"), files)
 	}
 	var said strings.Builder
+	if slices.ContainsFunc(f.fails, func(part string) bool { return strings.Contains(line, part) }) {
+		return "", errors.New("exit status 1")
+	}
 	for _, test := range f.passes {
 		said.WriteString("    --- PASS: " + test + " (1.00s)\n")
 	}
@@ -86,6 +90,11 @@ func TestProve(t *testing.T) {
 			fake: fake{passes: []string{"TestFullStable"}}, adam: "int other;\n", kernel: "int other;\n", commands: 5,
 			changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
 			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: TestFullStableLaunches/fused_adam did not pass"},
+		},
+		"one fails alone and together": {
+			fake: fake{passes: []string{"TestFullStable", "TestFullStableLaunches/fused_adam"}, fails: []string{"OPS=cpu_adam,fused_adam,", "OPS=fused_adam,cpu_adam,"}},
+			adam: "int other;\n", kernel: "int other;\n", commands: 8, changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
+			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: TestFullStable did not pass"},
 		},
 		"one cannot be built": {
 			fake: fake{passes: []string{"TestFullStable"}, broken: "fused_adam"}, adam: "int other;\n", kernel: "int other;\n", commands: 6,
