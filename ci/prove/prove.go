@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/compat/evidence"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -45,7 +45,7 @@ type prover struct {
 // command runs a program; its output goes to standard error, too.
 func command(ctx context.Context, environ []string, args ...string) (string, error) {
 	fmt.Fprintln(os.Stderr, "==>", strings.Join(args, " "))
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := child.Command(ctx, args[0], args[1:]...)
 	var out bytes.Buffer
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), environ...), io.MultiWriter(&out, os.Stderr), io.MultiWriter(&out, os.Stderr)
 	err := cmd.Run()
