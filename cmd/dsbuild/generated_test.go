@@ -270,11 +270,17 @@ func TestHelpFits(t *testing.T) {
 	}
 }
 
-// The help names the value of each flag: no flag has the word of its Go type there.
+// The help names the value of each flag: no flag has the word of its Go type there. It has a heading for each flag.
 func TestPlaceholders(t *testing.T) {
+	headings := flagGroups()
 	root := newRootCommand(&app{})
 	for _, cmd := range append(allCommands(root), root) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			for _, heading := range f.Annotations[groupRule] {
+				if !slices.Contains(headings, heading) {
+					t.Errorf("%s --%s: flagGroups has no heading %q", cmd.CommandPath(), f.Name, heading)
+				}
+			}
 			if name, _ := pflag.UnquoteUsage(f); !f.Hidden && f.Value.Type() != "bool" && name == strings.ToLower(name) && !strings.Contains(name, "|") {
 				t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, name)
 			}
