@@ -398,13 +398,6 @@ func (b *builder) checkNoContainer() {
 	}
 }
 
-// Addresses and users that need no quotes in any script. The zone of an IPv6 address
-// is not allowed: it names an interface of one node.
-var (
-	plainAddress = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,253}$`)
-	plainUser    = regexp.MustCompile(`^[\pL\pN_][\pL\pN_.+\\-]*$`)
-)
-
 // checkHosts rejects hosts that cannot be written to a node's script.
 func (b *builder) checkHosts() {
 	j := b.job
@@ -419,6 +412,10 @@ func (b *builder) checkHosts() {
 	if len(j.Hosts) == 0 {
 		return
 	}
+	// Addresses and users that need no quotes in any script. The zone of an IPv6 address
+	// is not allowed: it names an interface of one node.
+	plainAddress := regexp.MustCompile(`^[A-Za-z0-9._:-]{1,253}$`)
+	plainUser := regexp.MustCompile(`^[\pL\pN_][\pL\pN_.+\\-]*$`)
 	for _, h := range j.Hosts {
 		at := Position{File: h.Position}
 		switch {
