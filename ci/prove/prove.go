@@ -110,7 +110,7 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 	byRelease := map[string][]string{}
 	for _, op := range ops {
 		if now[op] == "" {
-			out[op] = outcome{nil, "dsbuild makes no wheel with it that works"}
+			out[op] = outcome{nil, "its wheel cannot be built, or fails the smoke test"}
 			continue
 		}
 		last := p.tables.Evidence.Ops[op][0].DeepSpeed
@@ -139,7 +139,7 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 }
 
 // libraries builds ops of a release over the stable ABI, for one GPU, and returns the digest of each library. If they
-// cannot be built together, it builds each by itself, and leaves out those that cannot be built; that is an error for all of them.
+// cannot be built together, it builds each by itself. The result lacks those that fail; it is an error if all do.
 func (p *prover) libraries(ctx context.Context, version string, ops []string) (map[string]string, error) {
 	all, err := p.build(ctx, version, ops)
 	if err == nil || ctx.Err() != nil || len(ops) < 2 {

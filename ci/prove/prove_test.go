@@ -102,7 +102,7 @@ func TestProve(t *testing.T) {
 		"one cannot be built": {
 			fake: fake{passes: []string{"TestFullStable"}, broken: "fused_adam"}, adam: "int other;\n", kernel: "int other;\n", commands: 6,
 			changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
-			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: dsbuild makes no wheel with it that works"},
+			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: its wheel cannot be built, or fails the smoke test"},
 		},
 		"no wheel": {fake: fake{broken: "bin/dsbuild"}, adam: "int other;\n", kernel: kernel, commands: 2, err: "dsbuild wheel --deepspeed 0.19.9 --ops cpu_adam: exit status 1"},
 	} {
