@@ -311,7 +311,7 @@ def probe(installed, taken, drift):
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(kept),
         "read_only": read_only(places[0]), "home_owner": owner_name(os.stat(kept).st_uid) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
-        "foreign_owner": foreign_owner([sys.prefix] + places),
+        "foreign_owner": foreign_owner([sys.prefix, scripts] + places),
         "no_record": [info for info in infos if b"," not in content(os.path.join(info, "RECORD"), 1 << 26)],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
