@@ -83,33 +83,6 @@ func TestPythonRunsClean(t *testing.T) {
 	}
 }
 
-// Folders of an environment may be links to other disks: the commands that RECORD lists are found all the same.
-func TestFoldersAreLinks(t *testing.T) {
-	needs.Time(t)
-	t.Parallel()
-	for _, links := range []string{"site bin", "lib"} {
-		t.Run(links, func(t *testing.T) {
-			t.Parallel()
-			e := newEnvironment(t, "2.15.0")
-			moved := t.TempDir()
-			dirs := map[string]string{"site": e.site, "bin": filepath.Join(e.dir, "bin"), "lib": filepath.Join(e.dir, "lib")}
-			for _, name := range strings.Fields(links) {
-				if err := errors.Join(os.Rename(dirs[name], filepath.Join(moved, name)), os.Symlink(filepath.Join(moved, name), dirs[name])); err != nil {
-					t.Fatal(err)
-				}
-			}
-			h, s := host(t, "gpu1", e, sshtest.Options{})
-			opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"})), []*sshtest.Server{s}, h)
-			deploysAndVerifies(t, opt)
-			opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
-			deploysAndVerifies(t, opt)
-			if r := back(t, opt); r.Err() != nil {
-				t.Errorf("rollback: %+v", r.Nodes[0])
-			}
-		})
-	}
-}
-
 // A python: that runs in another file system is refused before anything is sent; one whose environment is the node's
 // own, mounted there, is not.
 func TestPythonInAnotherFileSystem(t *testing.T) {

@@ -67,7 +67,7 @@ def read_note(path):
     advice = advice_on(path)
     try:
         with open(open_regular(path), "rb") as f:
-            note = read_json(f.read(1 << 26))
+            note = read_json(f.read(min(os.fstat(f.fileno()).st_size, 1 << 26)))  # read allocates what it may read
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:

@@ -9,7 +9,7 @@ from dsbuild_node.distributions import (
 from dsbuild_node.controller import REQUEST, emit, module
 from dsbuild_node.files import content, foreign_owner, load_json, owner_name, text
 from dsbuild_node.in_use import users
-from dsbuild_node.view import existing, seen_by_node
+from dsbuild_node.view import account, existing, seen_by_node
 
 QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 
@@ -301,7 +301,7 @@ def probe(installed, taken, drift):
     records = [path for path in (os.path.join(info, "RECORD") for info in infos) if os.path.isfile(path)]
     lock, unreadable, owner = locked(places + infos + folders + [path for path in (scripts, kept) if os.path.isdir(path)], records)
     facts.update({
-        "site_packages": places[0], "file_system": file_system(places[0]), "seen": seen_by_node(existing(places[0])),
+        "site_packages": places[0], "file_system": file_system(places[0]), "seen": seen_by_node(existing(places[0])), "uid": account(),
         "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
         "writable": not lock,

@@ -2,8 +2,9 @@
 container, where a path leads to another folder. A file that dsbuild sends would not arrive there."""
 import os
 
-from dsbuild_node.files import text
+from dsbuild_node.files import content, text
 
+WHOLE = [b"0", b"0", b"4294967295"]  # of uid_map: accounts have the same numbers inside and outside
 ROOT = 3  # the folder / of the shell that started this Python (probe.sh), if the program between has kept it
 
 
@@ -12,6 +13,11 @@ def existing(path):
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
+
+
+def account():
+    """The number of the account that runs this Python; None if the node may know it by another number, as in some containers."""
+    return os.geteuid() if content("/proc/self/uid_map").split() == WHOLE else None
 
 
 def seen_by_node(folder):
