@@ -4,8 +4,8 @@ package deploy_test
 
 import "testing"
 
-// TestFullFaultsMessy deploys to more messy nodes.
-func TestFullFaultsMessy(t *testing.T) {
+// TestFullEnvMessy deploys to more messy nodes.
+func TestFullEnvMessy(t *testing.T) {
 	const checkout = `mkdir -p $H/src/deepspeed; echo 1 >$H/src/deepspeed/__init__.py; `
 	const noRecord = "installed DeepSpeed has no RECORD"
 	tryMessy(t, map[string]messyNode{

@@ -32,7 +32,7 @@ type messyNode struct {
 const inHands = `chown -R daemon: $E; d=$E; while [ $d != / ]; do chmod a+x $d; d=$(dirname $d); done`
 
 // TestMessy deploys to messy nodes: each gets the wheel, and verify and a rollback see a node as any other; or it stays as it is,
-// with the reason and a hint. TestFullFaultsMessy has more of them.
+// with the reason and a hint. TestFullEnvMessy has more of them.
 func TestMessy(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
