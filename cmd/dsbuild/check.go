@@ -102,8 +102,8 @@ or a Kubernetes init container.`,
 	parsedVar(flags, &f.nodes.timeout, "timeout", "", "duration", atLeastSecond,
 		"`DURATION` Timeout of each step of a collective (default 2m)")
 	flags.BoolVar(&f.here, "here", false, "Check only the machine itself, without an inventory")
-	for _, other := range []string{"master", "port", "launcher", "timeout"} {
-		flagsExclude(cmd, other, "here", "it is about several nodes")
+	for _, other := range []string{"limit", "forks", "via", "ssh", "user", "report", "master", "port", "launcher", "timeout"} {
+		flagsExclude(cmd, other, "here", "it is about the nodes of an inventory")
 	}
 	inGroup(cmd, groupChecks, "here", "master", "port", "launcher", "data", "output", "min-free", "skip", "timeout")
 	return cmd
