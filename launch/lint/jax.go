@@ -44,9 +44,37 @@ func (s *subject) usesJAX() bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
-	})
+	return slices.ContainsFunc(s.Commands, importsJAX)
+}
+
+// importsJAX reports whether python runs something with JAX in its name, or in its text behind -c.
+func importsJAX(c *script.Command) bool {
+	return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
+}
+
+func jaxTasksExceedGPUs(s *subject) []hit {
+	if !s.usesJAX() || s.assignsVariable("JAX_LOCAL_DEVICE_IDS") {
+		return nil
+	}
+	var hits []hit
+	for _, c := range s.Commands {
+		srun := c.Starter("srun")
+		if srun == nil || c.Branch || !runsPython(c) && !importsJAX(c) || onCPU(c) || choosesDevices(c) {
+			continue
+		}
+		if st := s.stepOfStarter(srun); st.gpus > 0 && st.perNode > st.gpus {
+			says := fmt.Sprintf("%d JAX processes per node, but %s", st.perNode, countOf(st.gpus, "GPU"))
+			hits = append(hits, hit{at: tasksAt(s, srun), message: says})
+		}
+	}
+	return hits
+}
+
+func jaxVariableUnread(_ *subject, a set) []hit {
+	if a.Name == "JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS" {
+		return []hit{{at: a.At}}
+	}
+	return nil
 }
 
 func jaxOneTaskPerNode(s *subject) []hit {
@@ -56,7 +84,7 @@ func jaxOneTaskPerNode(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || c.Branch || !runsPython(c) || onCPU(c) || choosesDevices(c) {
+		if srun == nil || c.Branch || !runsPython(c) && !importsJAX(c) || onCPU(c) || choosesDevices(c) {
 			continue
 		}
 		st := s.stepOfStarter(srun)
