@@ -253,6 +253,9 @@ func (b *builder) decideProcesses() {
 // slow down many times.
 func (j *Job) offloads() bool { return j.DS.Offload == "cpu" || j.DS.Offload == "nvme" }
 
+// onROCm reports whether JAX runs on AMD's GPUs.
+func (j *Job) onROCm() bool { return strings.HasPrefix(j.JAXPlatforms, "rocm") }
+
 // BySlurm reports whether Slurm starts the job.
 func (j *Job) BySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXForm == "slurm" }
 
