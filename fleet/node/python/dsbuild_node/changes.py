@@ -316,7 +316,7 @@ def run_program(name, argv, env, folder, orders, lock, limit):
 
 
 def fault_of_machine(text):
-    """The code of the advice for an error of OF_MACHINE in what an installer has said; "" for any other error."""
+    """The code of the advice for an error of OF_MACHINE in what an installer has said, or an empty text."""
     return next((code for number, code in OF_MACHINE.items() if "[Errno %d]" % number in text or "(os error %d)" % number in text), "")
 
 
