@@ -239,8 +239,9 @@ class Workplace:
 
     def last_run(self):
         """The run that made the last change, "" if there was none. Fails if a change could not be noted."""
-        if exists(self.journal) and not (stat.S_ISREG(os.lstat(self.journal).st_mode) and os.access(self.journal, os.W_OK)):
-            raise Failed("%s is not a writable regular file" % self.journal, "own-file")
+        for path in [os.path.join(self.home, name) for name in sorted(os.listdir(self.home)) if name.endswith((".json", ".jsonl", ".xz"))]:
+            if not stat.S_ISREG(os.lstat(path).st_mode) or path == self.journal and not os.access(path, os.W_OK):
+                raise Failed("%s is not a writable regular file" % path, "own-file")
         try:
             last = last_entry(self.journal)
         except (OSError, ValueError):
