@@ -196,7 +196,7 @@ func TestNotAScript(t *testing.T) {
 		{"docker/Dockerfile", "CMD torchrun train.py\n", "Dockerfile: not an sh or bash script: no #! line"},
 		{"train.bin", "\x7fELF\x00\x01", "train.bin: a binary file: not a launch script"},
 		{"deep.sh", strings.Repeat("(", 5000), "nested more than"},
-		{"large.sh", strings.Repeat("# 345678\n", 500000), "large.sh: larger than 4 MiB: not a launch script"},
+		{"large.sh", strings.Repeat("# 345678\n", 500000), "large.sh: larger than 1 MiB: not a launch script"},
 	} {
 		_, _, err := lint.Check(c.name, strings.NewReader(c.text))
 		var wrong *lineerr.Error

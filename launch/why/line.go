@@ -61,9 +61,10 @@ func splitOrigin(line string) (origin, string) {
 	return from, rest + line[len(h):]
 }
 
-// isNode reports whether a word can be the name of a node: small letters with a digit, such as gpu01 or ip-10-0-0-1.
+// isNode reports whether a word can be the name of a node: small letters with a digit, such as gpu01 or ip-10-0-0-1. A
+// program that names itself before an error is no node.
 func isNode(word string) bool {
-	return strings.ContainsAny(word, "0123456789") && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz0123456789.-") == ""
+	return !strings.HasPrefix(word, "python") && strings.ContainsAny(word, "0123456789") && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz0123456789.-") == ""
 }
 
 var (

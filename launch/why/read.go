@@ -44,7 +44,7 @@ func Read(ctx context.Context, paths []string, stdin io.Reader) (*Report, error)
 		}
 		names = append(names, found...)
 	}
-	r := &Report{Logs: len(names), Also: []Place{}, Followed: []Finding{}, Notes: []string{}}
+	r := &Report{Also: []Place{}, Followed: []Finding{}, Notes: []string{}}
 	if len(names) == 0 {
 		r.note("no logs in %s", strings.Join(paths, ", "))
 	}
@@ -55,16 +55,20 @@ func Read(ctx context.Context, paths []string, stdin io.Reader) (*Report, error)
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case errors.Is(err, errBinary):
-			r.note("%s is not a text file; skipped", name)
+			r.note("%s is not a text file (of a compressed log: zcat FILE | dsbuild why); skipped", l.name)
+			continue
+		case err != nil && !slices.Contains(paths, name): // one of many in a directory
+			r.note("cannot read log: %v; skipped", err)
 			continue
 		case err != nil:
 			return nil, fault.WithCode(fmt.Errorf("cannot read log: %w", err), fault.Usage)
 		}
 		if l.scanner.line == 0 {
-			r.note("%s is empty", name)
+			r.note("%s is empty", l.name)
 		}
 		all = append(all, l)
 	}
+	r.Logs = len(all)
 	r.decide(all)
 	return r, nil
 }
@@ -85,10 +89,12 @@ func logsAt(path string) (names []string, err error) {
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
-	err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir(path+string(filepath.Separator), func(name string, entry fs.DirEntry, err error) error { // also a link to a directory
 		switch {
-		case err != nil:
+		case err != nil && len(names) == 0 && filepath.Clean(name) == filepath.Clean(path):
 			return err
+		case err != nil: // a directory below it
+			return nil
 		case len(names) >= maxLogs:
 			return fmt.Errorf("%s has more than %d files", path, maxLogs)
 		case entry.IsDir() || notLogs.MatchString(filepath.ToSlash(name)):
@@ -141,6 +147,7 @@ func readLog(ctx context.Context, name string, stdin io.Reader) (log, error) {
 			return l, err
 		}
 		defer f.Close()
+		defer context.AfterFunc(ctx, func() { f.Close() })() // ends a wait for a pipe
 		in = f
 	}
 	b, err := asText(bufio.NewReaderSize(in, maxLine))
@@ -148,7 +155,7 @@ func readLog(ctx context.Context, name string, stdin io.Reader) (log, error) {
 		return l, err
 	}
 	begins := true
-	for n := 0; ; n++ {
+	for {
 		chunk, err := b.ReadSlice('\n')
 		if err != nil && err != io.EOF && err != bufio.ErrBufferFull { //nolint:errorlint // bufio's own values
 			return l, err
@@ -166,7 +173,7 @@ func readLog(ctx context.Context, name string, stdin io.Reader) (log, error) {
 			l.cut = !begins
 			return l, nil
 		}
-		if n%4096 == 0 && ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return l, context.Cause(ctx)
 		}
 	}

@@ -181,7 +181,7 @@ func (t *signTable) find(line string) *Sign {
 		}
 	}
 	slices.Sort(found)
-	for _, m := range found {
+	for _, m := range slices.Compact(found) {
 		if t.matchers[m].expr.MatchString(line) {
 			return t.matchers[m].sign
 		}

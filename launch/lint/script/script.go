@@ -22,7 +22,7 @@ import (
 // Bounds of the work: launch scripts are small, and hostile input must not take long.
 const (
 	// MaxSize is the maximum size of a script.
-	MaxSize     = 4 << 20
+	MaxSize     = 1 << 20
 	maxCommands = 2000    // with assignments
 	maxChars    = 1 << 19 // of all expansions, with the variables that subshells copy
 	maxWord     = 32 << 10

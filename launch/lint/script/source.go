@@ -127,13 +127,18 @@ func fillIns(src *source, file *syntax.File, err error, text []byte) (found [][]
 		if r, ok := n.(*syntax.Redirect); ok && r.Op == syntax.RdrIn && r.N == nil {
 			at := src.placeOf(r.OpPos)
 			_, end := lineOf(at)
-			if span := fillIn.FindIndex(text[at:end]); span != nil && span[0] == 0 {
+			if span := fillIn.FindIndex(text[at:end]); span != nil && span[0] == 0 && !isRedirections(text[at:end], span[1]) {
 				add(at, at+span[1])
 			}
 		}
 		return true
 	})
 	return found
+}
+
+// isRedirections reports whether <a>b, whose first end bytes look like a word to fill in, is two redirections.
+func isRedirections(text []byte, end int) bool {
+	return end < len(text) && !bytes.ContainsAny(text[:end], " \t") && !bytes.ContainsRune([]byte(" \t\"';|&)/:,="), rune(text[end]))
 }
 
 // isUnknown reports whether the byte at a position of the file is the beginning of an unknown word.
