@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,19 +53,30 @@ func importsJAX(c *script.Command) bool {
 	return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
 }
 
-func jaxTasksExceedGPUs(s *subject) []hit {
-	if !s.usesJAX() || s.assignsVariable("JAX_LOCAL_DEVICE_IDS") {
-		return nil
-	}
-	var hits []hit
-	for _, c := range s.Commands {
-		srun := c.Starter("srun")
-		if srun == nil || c.Branch || !runsPython(c) && !importsJAX(c) || onCPU(c) || choosesDevices(c) {
-			continue
+// jaxSteps returns the JAX programs that srun starts, each with its step, unless they choose their GPUs themselves.
+func (s *subject) jaxSteps() iter.Seq2[*script.Command, step] {
+	return func(yield func(*script.Command, step) bool) {
+		if !s.usesJAX() || s.assignsVariable("JAX_LOCAL_DEVICE_IDS") {
+			return
 		}
-		if st := s.stepOfStarter(srun); st.gpus > 0 && st.perNode > st.gpus {
+		for _, c := range s.Commands {
+			srun := c.Starter("srun")
+			if srun == nil || c.Branch || !runsPython(c) && !importsJAX(c) || onCPU(c) || choosesDevices(c) {
+				continue
+			}
+			if !yield(c, s.stepOfStarter(srun)) {
+				return
+			}
+		}
+	}
+}
+
+func jaxTasksExceedGPUs(s *subject) []hit {
+	var hits []hit
+	for c, st := range s.jaxSteps() {
+		if st.gpus > 0 && st.perNode > st.gpus {
 			says := fmt.Sprintf("%d JAX processes per node, but %s", st.perNode, countOf(st.gpus, "GPU"))
-			hits = append(hits, hit{at: tasksAt(s, srun), message: says})
+			hits = append(hits, hit{at: tasksAt(s, c.Starter("srun")), message: says})
 		}
 	}
 	return hits
@@ -78,16 +90,8 @@ func jaxVariableUnread(_ *subject, a set) []hit {
 }
 
 func jaxOneTaskPerNode(s *subject) []hit {
-	if !s.usesJAX() || s.assignsVariable("JAX_LOCAL_DEVICE_IDS") {
-		return nil
-	}
 	var hits []hit
-	for _, c := range s.Commands {
-		srun := c.Starter("srun")
-		if srun == nil || c.Branch || !runsPython(c) && !importsJAX(c) || onCPU(c) || choosesDevices(c) {
-			continue
-		}
-		st := s.stepOfStarter(srun)
+	for c, st := range s.jaxSteps() {
 		if st.nodes > 1 && st.perNode == 1 && st.gpus > 1 {
 			hits = append(hits, hit{
 				at:      c.At,
