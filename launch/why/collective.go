@@ -10,11 +10,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-func atoi(digits string) int {
-	n, _ := strconv.Atoi(digits) //nolint:errcheck // digits
-	return n
-}
-
 // collective is the collective that timed out on a rank.
 type collective struct {
 	sequence int

@@ -12,6 +12,12 @@ const headLen = 120
 
 func head(line string) string { return line[:min(len(line), headLen)] }
 
+// atoi returns the number that digits stand for; zero for none.
+func atoi(digits string) int {
+	n, _ := strconv.Atoi(digits) //nolint:errcheck // digits, or none
+	return n
+}
+
 // origin is the rank and the node that wrote a line, as far as the line says.
 type origin struct {
 	rank int // -1: unknown
@@ -76,7 +82,7 @@ var (
 // searchOrigin completes the origin by words within the line.
 func (o *origin) searchOrigin(line string) {
 	if m := rankWithin.FindStringSubmatch(line); m != nil && o.rank < 0 {
-		o.rank, _ = strconv.Atoi(m[1]) //nolint:errcheck // digits
+		o.rank = atoi(m[1])
 	}
 	if m := nodeWithin.FindStringSubmatch(line); m != nil && o.node == "" {
 		o.node = strings.Join(m[1:], "") // one of them
@@ -115,11 +121,7 @@ func parseMoment(line string) (moment, bool) {
 	if m == nil {
 		return moment{}, false
 	}
-	number := func(s string) int {
-		n, _ := strconv.Atoi(s) //nolint:errcheck // digits, or none
-		return n
-	}
-	month, day := number(m[1]+m[3]+m[5]), number(m[2]+m[4]+m[6]+m[8])
+	month, day := atoi(m[1]+m[3]+m[5]), atoi(m[2]+m[4]+m[6]+m[8])
 	if m[7] != "" {
 		name, err := time.Parse("Jan", m[7])
 		if err != nil {
@@ -127,8 +129,8 @@ func parseMoment(line string) (moment, bool) {
 		}
 		month = int(name.Month())
 	}
-	fraction := number((m[12] + "000000000")[:9])
-	at := time.Date(2000, time.Month(max(month, 1)), max(day, 1), number(m[9]), number(m[10]), number(m[11]), fraction, time.UTC)
+	fraction := atoi((m[12] + "000000000")[:9])
+	at := time.Date(2000, time.Month(max(month, 1)), max(day, 1), atoi(m[9]), atoi(m[10]), atoi(m[11]), fraction, time.UTC)
 	text := strings.TrimLeft(strings.TrimSpace(m[0]), "[")
 	if m[5] != "" {
 		text = text[1:] // the level of glog
