@@ -229,17 +229,6 @@ func (t *tail) keepLine(line string) {
 	}
 }
 
-// sign returns the sign that explains the output, or nil.
-func (t *tail) sign() *why.Sign {
-	if t.scanner == nil {
-		return nil
-	}
-	if hit := t.scanner.Cause(); hit != nil {
-		return hit.Sign
-	}
-	return nil
-}
-
 // endLines completes the unfinished lines.
 func (t *tail) endLines() (whole []string) {
 	for stream, rest := range t.partial {

@@ -80,7 +80,7 @@ func (c *jobRun) findSuspects() []suspect {
 		if s.at.IsZero() {
 			s.at = r.gone
 		}
-		sign := r.tail.sign()
+		sign := r.tail.scanner.Sign()
 		s.Why, s.code = howEnded(r.code, r.signal)
 		switch signal := signals[r.signal]; {
 		case r.failed.IsZero():
@@ -117,7 +117,7 @@ func (c *jobRun) wasStopped(m *member) bool {
 
 func (c *jobRun) suspectNode(m *member) suspect {
 	s := suspect{Failure: Failure{Node: m.name(), Last: m.launcher.lines}, at: m.at}
-	sign := m.launcher.sign()
+	sign := m.launcher.scanner.Sign()
 	switch {
 	case m.err != nil:
 		s.Why, s.Hint = m.err.Error(), cmp.Or(fault.Hint(m.err), adviceFor(why.Find(m.err.Error()), 0))
@@ -151,9 +151,6 @@ func followsPeers(sign *why.Sign) bool {
 func adviceFor(sign *why.Sign, signal int) string {
 	if sign == nil || sign.Class == why.Follow {
 		sign = why.BySignal(signal)
-	}
-	if sign == nil {
-		return ""
 	}
 	return sign.Advice()
 }

@@ -51,12 +51,12 @@ func TestAdvice(t *testing.T) {
 	} {
 		var tl tail
 		tl.addText("out", said+"\n")
-		if got := adviceFor(tl.sign(), 0); want == "" && got != "" || !strings.Contains(got, want) {
+		if got := adviceFor(tl.scanner.Sign(), 0); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", said, got, want)
 		}
 	}
 	for signal, want := range map[int]string{9: "'dmesg'", 4: "the CPUs of all nodes", 11: "every op loads", 7: "--shm-size", 15: ""} {
-		if got := adviceFor(new(tail).sign(), signal); want == "" && got != "" || !strings.Contains(got, want) {
+		if got := adviceFor(new(tail).scanner.Sign(), signal); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("signal %d: %q, want %q", signal, got, want)
 		}
 	}

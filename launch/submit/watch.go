@@ -73,10 +73,8 @@ func (s Slurm) Watch(ctx context.Context, id string) (Result, error) {
 			}
 			w.out = output{blame: w.out.blame, signs: w.out.signs}
 			e := Result{State: w.last, Wall: time.Since(w.begin)}
-			if !e.Passed() && w.out.signs != nil {
-				if hit := w.out.signs.Cause(); hit != nil {
-					e.Hint = hit.Sign.Advice()
-				}
+			if !e.Passed() {
+				e.Hint = w.out.signs.Sign().Advice()
 			}
 			if w.out.blame != nil && !e.Passed() {
 				e.Blame = *w.out.blame

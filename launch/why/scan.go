@@ -246,6 +246,17 @@ func (s *Scanner) Cause() *Hit {
 	return best
 }
 
+// Sign returns the sign of Cause, or nil. A nil scanner has read nothing.
+func (s *Scanner) Sign() *Sign {
+	if s == nil {
+		return nil
+	}
+	if h := s.Cause(); h != nil {
+		return h.Sign
+	}
+	return nil
+}
+
 // all returns the hits that the job did not survive.
 func (s *Scanner) all() (hits []*Hit) {
 	for _, st := range s.streams {

@@ -127,10 +127,10 @@ func BySignal(signal int) *Sign {
 	return Signs()[at]
 }
 
-// Advice returns the hint, and the dsbuild command that finds the cause. It returns "" for a sign that leads nowhere: an
-// exception of the program, or a report of another failure.
+// Advice returns the hint, and the dsbuild command that finds the cause. It returns "" for no sign, and for one that leads
+// nowhere: an exception of the program, or a report of another failure.
 func (s *Sign) Advice() string {
-	if s.ID == exceptionID || s.Class == Follow {
+	if s == nil || s.ID == exceptionID || s.Class == Follow {
 		return ""
 	}
 	words := strings.Fields(s.Prevent)
