@@ -38,14 +38,14 @@ var readByPrograms = regexp.MustCompile(
 
 func notExported(s *subject) []hit {
 	hits := s.lostInShells()
-	looked := map[string]bool{}
+	looked, mentioned := map[string]bool{}, s.mentioned()
 	for _, a := range s.Assignments {
 		ofSlurm := a.Name == "CUDA_VISIBLE_DEVICES" && s.isBatch() // which exports it
 		if looked[a.Name] || !readByPrograms.MatchString(a.Name) || a.Exported > 0 || a.Inherited || a.Depth > 0 || ofSlurm {
 			continue
 		}
 		looked[a.Name] = true
-		if s.mentions(a.Name) {
+		if mentioned[a.Name] {
 			continue
 		}
 		if slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
@@ -83,16 +83,20 @@ func (s *subject) lostInShells() []hit {
 	return hits
 }
 
-// mentions reports whether the script reads or passes on a variable: more than assignments to it.
-func (s *subject) mentions(name string) bool {
-	for _, m := range regexp.MustCompile(`\b`+regexp.QuoteMeta(name)+`\b`).FindAllIndex(s.Text, -1) {
+var word = regexp.MustCompile(`\w+`)
+
+// mentioned returns the variables of programs that the script reads or passes on: it does more than assign them.
+func (s *subject) mentioned() map[string]bool {
+	names := map[string]bool{}
+	for _, m := range word.FindAllIndex(s.Text, -1) {
 		assigns := m[1] < len(s.Text) && s.Text[m[1]] == '='
 		passes := m[0] > 0 && strings.IndexByte("$,{", s.Text[m[0]-1]) >= 0
-		if (!assigns || passes) && !s.inComment(m[0]) {
-			return true
+		name := s.Text[m[0]:m[1]]
+		if (!assigns || passes) && !names[string(name)] && readByPrograms.Match(name) && !s.inComment(m[0]) {
+			names[string(name)] = true
 		}
 	}
-	return false
+	return names
 }
 
 // setElsewhere matches variables that a shell, a scheduler or a platform sets.

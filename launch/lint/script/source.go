@@ -138,7 +138,8 @@ func fillIns(src *source, file *syntax.File, err error, text []byte) (found [][]
 
 // isRedirections reports whether <a>b, whose first end bytes look like a word to fill in, is two redirections.
 func isRedirections(text []byte, end int) bool {
-	return end < len(text) && !bytes.ContainsAny(text[:end], " \t") && !bytes.ContainsRune([]byte(" \t\"';|&)/:,="), rune(text[end]))
+	const ends = " \t\"';|&)/:,=" // a word to fill in, or go on within a longer one
+	return end < len(text) && !bytes.ContainsAny(text[:end], " \t") && strings.IndexByte(ends, text[end]) < 0
 }
 
 // isUnknown reports whether the byte at a position of the file is the beginning of an unknown word.
