@@ -89,11 +89,13 @@ func logsAt(path string) (names []string, err error) {
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
-	err = filepath.WalkDir(path+string(filepath.Separator), func(name string, entry fs.DirEntry, err error) error { // also a link to a directory
+	root := path + string(filepath.Separator) // also of a link to a directory
+	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		switch {
-		case err != nil && len(names) == 0 && filepath.Clean(name) == filepath.Clean(path):
+		case err != nil && name == root:
 			return err
-		case err != nil: // a directory below it
+		case err != nil: // a directory below it: Read says why it cannot be read
+			names = append(names, name)
 			return nil
 		case len(names) >= maxLogs:
 			return fmt.Errorf("%s has more than %d files", path, maxLogs)
