@@ -205,82 +205,71 @@ func digestsOf(file string) (map[string]string, error) {
 	return out, nil
 }
 
-// test runs the tests that have proven all ops. A proof holds for both machines: the sources are the same. If ops fail
-// together, each is tested by itself, so that one that has changed does not take the others with it.
-func (p *prover) test(ctx context.Context, ops []string) (map[string]outcome, error) {
-	passes, err := p.passes(ctx, ops)
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]outcome{}
-	for _, op := range p.tables.Ops {
-		if !slices.Contains(ops, op.Name) {
-			continue
-		}
-		needs := []string{stableTest}
-		if isLaunched(op) {
-			needs = append(needs, launchesTest+"/"+op.Name)
-		}
-		out[op.Name] = outcome{evidence.Machines(), strings.Join(needs, " and ")}
-		for _, test := range needs {
-			if !slices.Contains(passes, test) {
-				out[op.Name] = outcome{nil, test + " did not pass"}
-				break
-			}
-		}
-	}
-	if slices.Contains(passes, stableTest) || len(ops) == 1 {
-		return out, nil
-	}
-	for _, op := range ops {
-		alone, err := p.test(ctx, []string{op})
-		if err != nil {
-			return nil, err
-		}
-		out[op] = alone[op]
-	}
-	return out, nil
-}
-
 // The tests that prove ops: what they compute, and, with a subtest for each op with device code, what they ask CUDA for.
 const (
 	stableTest   = "TestFullStable"
 	launchesTest = "TestFullStableLaunches"
 )
 
-func isLaunched(op compat.Op) bool { return op.StableState() == compat.Launched }
+// test runs the tests that have proven all ops. A proof holds for both machines: the sources are the same. If ops fail
+// stableTest together, each is tested by itself, so that one that has changed does not take the others with it.
+func (p *prover) test(ctx context.Context, ops []string) (map[string]outcome, error) {
+	out := map[string]outcome{}
+	for _, op := range ops {
+		out[op] = outcome{evidence.Machines(), stableTest}
+	}
+	if !p.computesTheSame(ctx, ops) {
+		for _, op := range ops {
+			if len(ops) == 1 || !p.computesTheSame(ctx, []string{op}) {
+				out[op] = outcome{nil, stableTest + " did not pass"}
+			}
+		}
+	}
+	var launched []string
+	for _, op := range p.tables.Ops {
+		if op.StableState() == compat.Launched && len(out[op.Name].machines) > 0 {
+			launched = append(launched, op.Name)
+		}
+	}
+	if len(launched) > 0 {
+		passes := p.passes(ctx, launched, launchesTest, "./fakecuda", "-C", "ci")
+		for _, op := range launched {
+			if test := launchesTest + "/" + op; slices.Contains(passes, test) {
+				out[op] = outcome{evidence.Machines(), stableTest + " and " + test}
+			} else {
+				out[op] = outcome{nil, test + " did not pass"}
+			}
+		}
+	}
+	return out, context.Cause(ctx)
+}
 
-// passed matches a test that has passed.
-var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+)`)
-
-// passes runs the tests for ops together, and returns the names of those that passed.
-func (p *prover) passes(ctx context.Context, ops []string) ([]string, error) {
-	withDefaults := slices.Clone(ops) // which TestFullStable loads in any case
+// computesTheSame reports whether ops pass stableTest together.
+func (p *prover) computesTheSame(ctx context.Context, ops []string) bool {
+	withDefaults := slices.Clone(ops) // which the test loads in any case
 	for _, op := range wheel.DefaultOps() {
 		if !slices.Contains(ops, op) {
 			withDefaults = append(withDefaults, op)
 		}
 	}
-	environ := func(ops []string) []string {
-		return []string{"DSBUILD_TEST_DEEPSPEED=" + p.version, "DSBUILD_TEST_OPS=" + strings.Join(ops, ","), "CI=1"}
-	}
-	test := []string{"go", "test", "-vet=off", "-tags", "full", "-count=1", "-v", "-timeout", "55m"}
-	said, _ := p.run(ctx, environ(withDefaults), append(test, "-run", "^"+stableTest+"$", "./cmd/dsbuild")...) // the output says what failed
-	var launched []string
-	for _, op := range p.tables.Ops {
-		if isLaunched(op) && slices.Contains(ops, op.Name) {
-			launched = append(launched, op.Name)
-		}
-	}
-	if len(launched) > 0 {
-		more, _ := p.run(ctx, environ(launched), append(append(test[:2:2], append([]string{"-C", "ci"}, test[2:]...)...), "-run", "^"+launchesTest+"$", "./fakecuda")...)
-		said += more
-	}
+	return slices.Contains(p.passes(ctx, withDefaults, stableTest, "./cmd/dsbuild"), stableTest)
+}
+
+// passed matches a test that has passed.
+var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+)`)
+
+// passes runs a test for ops, and returns the names of the test and its subtests that passed. where are flags of go test that
+// come first.
+func (p *prover) passes(ctx context.Context, ops []string, test, folder string, where ...string) []string {
+	environ := []string{"DSBUILD_TEST_DEEPSPEED=" + p.version, "DSBUILD_TEST_OPS=" + strings.Join(ops, ","), "CI=1"}
+	command := slices.Concat([]string{"go", "test"}, where,
+		[]string{"-vet=off", "-tags", "full", "-count=1", "-v", "-timeout", "55m", "-run", "^" + test + "$", folder})
+	said, _ := p.run(ctx, environ, command...) //nolint:errcheck // the output says what failed
 	var names []string
 	for _, m := range passed.FindAllStringSubmatch(said, -1) {
 		names = append(names, m[1])
 	}
-	return names, context.Cause(ctx)
+	return names
 }
 
 // Tables that the command writes.
