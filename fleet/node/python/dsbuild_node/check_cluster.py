@@ -22,6 +22,7 @@ import time
 from dsbuild_node.agent import SIGNALS, Orders, answer, send, serve
 from dsbuild_node.controller import REQUEST, source_of
 from dsbuild_node.files import text
+from dsbuild_node.view import mounted_type
 
 CALLERS = 4096  # connections at the same time, if this program may have as many files
 PAYLOAD = 32 << 10  # more than a packet, to find a path that loses large packets
@@ -317,22 +318,12 @@ def nccl_files():
     return found
 
 
-def file_system(folder):
-    """The type of the file system of a folder, which need not exist."""
-    best, kind, real = "", "", os.path.realpath(folder)
-    for line in text("/proc/self/mounts").splitlines():
-        place, of = line.split()[1:3]
-        if (real + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best):
-            best, kind = place, of
-    return kind
-
-
 def triton():
     """The folder in which Triton keeps compiled kernels, and its file system, which is empty without Triton."""
     from importlib.util import find_spec
     home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
     folder = os.environ.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
-    return {"folder": folder, "type": file_system(folder) if find_spec("triton") else ""}
+    return {"folder": folder, "type": mounted_type(folder) if find_spec("triton") else ""}
 
 
 OLD = 3600  # seconds after which no build holds its lock
@@ -347,7 +338,7 @@ def operators():
     # Without operators in it the usual folder says nothing: a wheel may hold them all.
     if not chosen and not os.path.isdir(folder):
         return found
-    found["type"] = file_system(folder)
+    found["type"] = mounted_type(folder)
     depth = folder.rstrip("/").count("/") + 2
     for at, inner, files in os.walk(folder):
         if at.count("/") >= depth:

@@ -9,31 +9,15 @@ from dsbuild_node.distributions import (
 from dsbuild_node.controller import REQUEST, emit, module
 from dsbuild_node.files import content, foreign_owner, load_json, owner_name, text
 from dsbuild_node.in_use import users
-from dsbuild_node.view import account, existing, seen_by_node
+from dsbuild_node.view import account, existing, mounted_type, seen_by_node, unescape
 
 QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 
 
-def unescape(s):
-    """The path of an entry in mountinfo, without its escapes."""
-    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
-        s = s.replace(code, char)
-    return s
-
-
 def file_system(path):
-    """The type of the file system that holds path, or its nearest parent that exists: "ext4", or "ext4, exported" if
-    this node may serve it to others."""
-    path, best = os.path.realpath(path), ("", "")
-    for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
-        left, _, right = line.partition(" - ")
-        if len(left.split(" ")) < 5 or " " not in right:
-            continue
-        point = unescape(left.split(" ")[4])
-        # Of two mounts on one point the later hides the earlier.
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
-            best = (point, right.split(" ")[0])
-    return best[1] + (", exported" if is_exported(path) else "")
+    """The type of the file system that holds path: "ext4", or "ext4, exported" if this node may serve it to others."""
+    path = os.path.realpath(path)
+    return mounted_type(path) + (", exported" if is_exported(path) else "")
 
 
 def is_exported(path):
