@@ -12,7 +12,7 @@ const headLen = 120
 
 func head(line string) string { return line[:min(len(line), headLen)] }
 
-// atoi returns the number that digits stand for; zero for none.
+// atoi returns the number that digits stand for. It returns zero if there are none.
 func atoi(digits string) int {
 	n, _ := strconv.Atoi(digits) //nolint:errcheck // digits, or none
 	return n

@@ -138,7 +138,7 @@ func fillIns(src *source, file *syntax.File, err error, text []byte) (found [][]
 
 // isRedirections reports whether <a>b, whose first end bytes look like a word to fill in, is two redirections.
 func isRedirections(text []byte, end int) bool {
-	const ends = " \t\"';|&)/:,=" // a word to fill in, or go on within a longer one
+	const ends = " \t\"';|&)/:,=" // what may follow a word to fill in
 	return end < len(text) && !bytes.ContainsAny(text[:end], " \t") && strings.IndexByte(ends, text[end]) < 0
 }
 
