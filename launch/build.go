@@ -253,6 +253,9 @@ func (b *builder) decideProcesses() {
 // slow down many times.
 func (j *Job) offloads() bool { return j.DS.Offload == "cpu" || j.DS.Offload == "nvme" }
 
+// onROCm reports whether JAX runs on AMD's GPUs.
+func (j *Job) onROCm() bool { return strings.HasPrefix(j.JAXPlatforms, "rocm") }
+
 // BySlurm reports whether Slurm starts the job.
 func (j *Job) BySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXForm == "slurm" }
 
@@ -398,13 +401,6 @@ func (b *builder) checkNoContainer() {
 	}
 }
 
-// Addresses and users that need no quotes in any script. The zone of an IPv6 address
-// is not allowed: it names an interface of one node.
-var (
-	plainAddress = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,253}$`)
-	plainUser    = regexp.MustCompile(`^[\pL\pN_][\pL\pN_.+\\-]*$`)
-)
-
 // checkHosts rejects hosts that cannot be written to a node's script.
 func (b *builder) checkHosts() {
 	j := b.job
@@ -419,6 +415,10 @@ func (b *builder) checkHosts() {
 	if len(j.Hosts) == 0 {
 		return
 	}
+	// Addresses and users that need no quotes in any script. The zone of an IPv6 address
+	// is not allowed: it names an interface of one node.
+	plainAddress := regexp.MustCompile(`^[A-Za-z0-9._:-]{1,253}$`)
+	plainUser := regexp.MustCompile(`^[\pL\pN_][\pL\pN_.+\\-]*$`)
 	for _, h := range j.Hosts {
 		at := Position{File: h.Position}
 		switch {

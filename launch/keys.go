@@ -298,13 +298,14 @@ var gpuType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$`)
 // setSbatch accepts options of sbatch for which dsbuild has no key.
 func setSbatch(b *builder, s Setting) {
 	b.job.Sbatch = nil
+	form := regexp.MustCompile(`^--[a-z][a-z0-9-]*(=[^\x00-\x1f]{1,500})?$`)
 	for _, w := range s.Words {
 		option := Setting{Key: s.Key, Words: []Word{w}, At: s.At}
 		name, value, _ := strings.Cut(w.Text, "=")
 		own, has := KeyOfSbatch(strings.TrimPrefix(name, "--"))
 		has = has && (value == "" || !own.IsBool()) // --exclusive=user is more than the key says
 		switch {
-		case !sbatchOption.MatchString(w.Text):
+		case !form.MatchString(w.Text):
 			b.refuse(option, "", "want a long option with = before its value, such as --mail-type=END")
 		case !has && strings.ContainsAny(value, ` #'"\`):
 			b.job.Sbatch = append(b.job.Sbatch, name+`="`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value)+`"`)
@@ -322,8 +323,6 @@ func setSbatch(b *builder, s Setting) {
 		}
 	}
 }
-
-var sbatchOption = regexp.MustCompile(`^--[a-z][a-z0-9-]*(=[^\x00-\x1f]{1,500})?$`)
 
 // setSetup accepts shell code, all lines together.
 func setSetup(b *builder, s Setting) {

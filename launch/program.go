@@ -41,7 +41,7 @@ func (b *builder) takeCommand(words []string) {
 		script := b.job.Script
 		module, isFile := strings.CutSuffix(script, ".py")
 		switch {
-		case !moduleName.MatchString(script):
+		case !regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`).MatchString(script): // as Python imports it
 			b.addProblem(b.said["module"], "specify a module: -- -m pkg.train --epochs 3",
 				"%q is not the name of a Python module", script)
 		case isFile:
@@ -59,9 +59,6 @@ func (b *builder) takeCommand(words []string) {
 			"--dataset_name lists %d data sets, but --dataset_config_name lists %d configurations", n, c)
 	}
 }
-
-// moduleName is a module as Python imports it.
-var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
 
 // checkScript rejects commands that launchers cannot run as a Python file.
 func (b *builder) checkScript() {

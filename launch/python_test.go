@@ -12,12 +12,12 @@ import (
 
 // fakeJAX stands in for JAX: it notes how the processes were to meet.
 const fakeJAX = `
-import os, types
+import os, sys, types
 class distributed:
     @staticmethod
     def initialize(**said):
         assert said.pop("cluster_detection_method") == "deactivate"
-        print("initialize", sorted(said.items()), flush=True)
+        sys.stdout.write(f"initialize {sorted(said.items())}\n")  # one write: two processes have one output
         distributed.said = said
 def process_count():
     return int(os.environ.get("FAKE_PROCESSES") or distributed.said["num_processes"])
@@ -32,8 +32,9 @@ const program = `
 import os, sys
 import dsbuild_jax as dist
 import beside
-print("program", sys.argv, __name__, dist.rank(), dist.world_size(), dist.local_rank(), dist.is_main(),
-      os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), os.environ.get("LOCAL_RANK"), beside.here, flush=True)
+said = ("program", sys.argv, __name__, dist.rank(), dist.world_size(), dist.local_rank(), dist.is_main(),
+        os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), os.environ.get("LOCAL_RANK"), beside.here)
+sys.stdout.write(" ".join(map(str, said)) + "\n")
 for batch in map(int, os.environ.get("BATCHES", "").split()):
     try:
         print(batch, dist.local_batch(batch))

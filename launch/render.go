@@ -189,6 +189,7 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"many":         func() bool { return v.Nodes.Max > 1 },
 		"mountsCode":   v.mountsCode,
 		"offloads":     v.offloads,
+		"onROCm":       v.onROCm,
 		"passesConfig": v.DS.isPassed,
 		"procsOf":      v.ProcsOf,
 		"program":      v.program,

@@ -385,7 +385,7 @@ func TestK8sWords(t *testing.T) {
 	if want := append([]string{"torchrun", j.Script}, j.Args...); !reflect.DeepEqual(got, want) {
 		t.Errorf("%q\nwant\n%q", got, want)
 	}
-	if v := at(t, c, "env", 0, "value"); strings.ReplaceAll(v.(string), "$$(", "$(") != j.Env[0].Value {
+	if v := at(t, c, "env", 1, "value"); strings.ReplaceAll(v.(string), "$$(", "$(") != j.Env[0].Value {
 		t.Errorf("%q", v)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/compat/evidence"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -45,7 +45,7 @@ type prover struct {
 // command runs a program; its output goes to standard error, too.
 func command(ctx context.Context, environ []string, args ...string) (string, error) {
 	fmt.Fprintln(os.Stderr, "==>", strings.Join(args, " "))
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := child.Command(ctx, args[0], args[1:]...)
 	var out bytes.Buffer
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), environ...), io.MultiWriter(&out, os.Stderr), io.MultiWriter(&out, os.Stderr)
 	err := cmd.Run()
@@ -109,6 +109,10 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 	}
 	byRelease := map[string][]string{}
 	for _, op := range ops {
+		if now[op] == "" {
+			out[op] = outcome{nil, "its wheel cannot be built, or fails the smoke test"}
+			continue
+		}
 		last := p.tables.Evidence.Ops[op][0].DeepSpeed
 		byRelease[last] = append(byRelease[last], op)
 	}
@@ -118,12 +122,12 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 			return nil, err
 		}
 		for _, op := range ops {
-			if now[op] != "" && now[op] == before[op] {
+			if now[op] == before[op] {
 				out[op] = outcome{[]string{wheel.X86}, "its library has the same bytes as in DeepSpeed " + last}
 			}
 		}
 	}
-	rest := slices.DeleteFunc(slices.Clone(ops), func(op string) bool { return len(out[op].machines) > 0 })
+	rest := slices.DeleteFunc(slices.Clone(ops), func(op string) bool { return out[op].how != "" })
 	if len(rest) == 0 {
 		return out, nil
 	}
@@ -134,8 +138,31 @@ func (p *prover) outcomes(ctx context.Context, ops []string) (map[string]outcome
 	return out, err
 }
 
-// libraries builds ops of a release over the stable ABI, for one GPU, and returns the digest of each library.
+// libraries builds ops of a release over the stable ABI, for one GPU, and returns the digest of each library. If they
+// cannot be built together, it builds each by itself. The result lacks those that fail; it is an error if all do.
 func (p *prover) libraries(ctx context.Context, version string, ops []string) (map[string]string, error) {
+	all, err := p.build(ctx, version, ops)
+	if err == nil || ctx.Err() != nil || len(ops) < 2 {
+		return all, err
+	}
+	all = map[string]string{}
+	for _, op := range ops {
+		one, alone := p.build(ctx, version, []string{op})
+		if ctx.Err() != nil {
+			return nil, alone
+		}
+		if alone == nil {
+			all[op] = one[op]
+		}
+	}
+	if len(all) == 0 {
+		return nil, err
+	}
+	return all, nil
+}
+
+// build builds ops into one wheel, and returns the digest of each library.
+func (p *prover) build(ctx context.Context, version string, ops []string) (map[string]string, error) {
 	dir, err := os.MkdirTemp("", "prove-")
 	if err != nil {
 		return nil, err
@@ -143,7 +170,7 @@ func (p *prover) libraries(ctx context.Context, version string, ops []string) (m
 	defer os.RemoveAll(dir)
 	if _, err := p.run(ctx, nil, "bin/dsbuild", "wheel", "--deepspeed", version, "--abi", "stable", "--ops", strings.Join(ops, ","),
 		"--arch", "8.0", "-o", dir); err != nil {
-		return nil, fmt.Errorf("dsbuild wheel --deepspeed %s: %w", version, err)
+		return nil, fmt.Errorf("dsbuild wheel --deepspeed %s --ops %s: %w", version, strings.Join(ops, ","), err)
 	}
 	wheels, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil || len(wheels) != 1 {
@@ -178,59 +205,71 @@ func digestsOf(file string) (map[string]string, error) {
 	return out, nil
 }
 
-// passed matches a test that has passed.
-var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+)`)
+// The tests that prove ops: what they compute, and, with a subtest for each op with device code, what they ask CUDA for.
+const (
+	stableTest   = "TestFullStable"
+	launchesTest = "TestFullStableLaunches"
+)
 
-// test runs the tests that have proven all ops. A proof holds for both machines: the sources are the same.
+// test runs the tests that have proven all ops. A proof holds for both machines: the sources are the same. If ops fail
+// stableTest together, each is tested by itself, so that one that has changed does not take the others with it.
 func (p *prover) test(ctx context.Context, ops []string) (map[string]outcome, error) {
-	withDefaults := slices.Clone(ops) // which TestFullStable loads in any case
+	out := map[string]outcome{}
+	for _, op := range ops {
+		out[op] = outcome{evidence.Machines(), stableTest}
+	}
+	if !p.computesTheSame(ctx, ops) {
+		for _, op := range ops {
+			if len(ops) == 1 || !p.computesTheSame(ctx, []string{op}) {
+				out[op] = outcome{nil, stableTest + " did not pass"}
+			}
+		}
+	}
+	var launched []string
+	for _, op := range p.tables.Ops {
+		if op.StableState() == compat.Launched && len(out[op.Name].machines) > 0 {
+			launched = append(launched, op.Name)
+		}
+	}
+	if len(launched) > 0 {
+		passes := p.passes(ctx, launched, launchesTest, "./fakecuda", "-C", "ci")
+		for _, op := range launched {
+			if test := launchesTest + "/" + op; slices.Contains(passes, test) {
+				out[op] = outcome{evidence.Machines(), stableTest + " and " + test}
+			} else {
+				out[op] = outcome{nil, test + " did not pass"}
+			}
+		}
+	}
+	return out, context.Cause(ctx)
+}
+
+// computesTheSame reports whether ops pass stableTest together.
+func (p *prover) computesTheSame(ctx context.Context, ops []string) bool {
+	withDefaults := slices.Clone(ops) // which the test loads in any case
 	for _, op := range wheel.DefaultOps() {
 		if !slices.Contains(ops, op) {
 			withDefaults = append(withDefaults, op)
 		}
 	}
-	environ := func(ops []string) []string {
-		return []string{"DSBUILD_TEST_DEEPSPEED=" + p.version, "DSBUILD_TEST_OPS=" + strings.Join(ops, ","), "CI=1"}
-	}
-	test := []string{"go", "test", "-vet=off", "-tags", "full", "-count=1", "-v", "-timeout", "55m"}
-	said, err := p.run(ctx, environ(withDefaults), append(test, "-run", "^TestFullStable$", "./cmd/dsbuild")...)
-	if ctx.Err() != nil {
-		return nil, err
-	}
-	launched := func(op compat.Op) bool { return op.StableState() == compat.Launched }
-	if of := slices.DeleteFunc(slices.Clone(p.tables.Ops), func(op compat.Op) bool { return !launched(op) || !slices.Contains(ops, op.Name) }); len(of) > 0 {
-		var names []string
-		for _, op := range of {
-			names = append(names, op.Name)
-		}
-		more, err := p.run(ctx, environ(names), append(append(test[:2:2], append([]string{"-C", "ci"}, test[2:]...)...), "-run", "^TestFullStableLaunches$", "./fakecuda")...)
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		said += more
-	}
-	var passes []string
+	return slices.Contains(p.passes(ctx, withDefaults, stableTest, "./cmd/dsbuild"), stableTest)
+}
+
+// passed matches a test that has passed.
+var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+)`)
+
+// passes runs a test for ops, and returns the names of the test and its subtests that passed. where are flags of go test that
+// come first.
+func (p *prover) passes(ctx context.Context, ops []string, test, folder string, where ...string) []string {
+	environ := []string{"DSBUILD_TEST_DEEPSPEED=" + p.version, "DSBUILD_TEST_OPS=" + strings.Join(ops, ","), "CI=1"}
+	command := slices.Concat([]string{"go", "test"}, where,
+		[]string{"-vet=off", "-tags", "full", "-count=1", "-v", "-timeout", "55m", "-run", "^" + test + "$", folder})
+	said, _ := p.run(ctx, environ, command...) //nolint:errcheck // the output says what failed
+	var names []string
 	for _, m := range passed.FindAllStringSubmatch(said, -1) {
-		passes = append(passes, m[1])
+		names = append(names, m[1])
 	}
-	out := map[string]outcome{}
-	for _, op := range p.tables.Ops {
-		if !slices.Contains(ops, op.Name) {
-			continue
-		}
-		needs := []string{"TestFullStable"}
-		if launched(op) {
-			needs = append(needs, "TestFullStableLaunches/"+op.Name)
-		}
-		out[op.Name] = outcome{evidence.Machines(), strings.Join(needs, " and ")}
-		for _, test := range needs {
-			if !slices.Contains(passes, test) {
-				out[op.Name] = outcome{nil, test + " did not pass"}
-				break
-			}
-		}
-	}
-	return out, nil
+	return names
 }
 
 // Tables that the command writes.

@@ -34,6 +34,7 @@ type fake struct {
 	t        *testing.T
 	same     string // the op whose library is the same in each release
 	passes   []string
+	fails    []string // parts of commands whose tests do not pass
 	commands []string
 	broken   string // a command that fails
 }
@@ -41,7 +42,7 @@ type fake struct {
 func (f *fake) run(_ context.Context, environ []string, args ...string) (string, error) {
 	line := strings.Join(append(slices.Clone(environ), args...), " ")
 	f.commands = append(f.commands, line)
-	if f.broken != "" && strings.Contains(line, f.broken) {
+	if f.broken != "" && args[0] == "bin/dsbuild" && strings.Contains(line, f.broken) {
 		return "", errors.New("exit status 1")
 	}
 	if args[0] == "bin/dsbuild" {
@@ -56,7 +57,13 @@ func (f *fake) run(_ context.Context, environ []string, args ...string) (string,
 		writeZip(f.t, filepath.Join(args[len(args)-1], "deepspeed.whl"), files)
 	}
 	var said strings.Builder
+	if slices.ContainsFunc(f.fails, func(part string) bool { return strings.Contains(line, part) }) {
+		return "", errors.New("exit status 1")
+	}
 	for _, test := range f.passes {
+		if name, _, _ := strings.Cut(test, "/"); !strings.Contains(line, "^"+name+"$") {
+			continue
+		}
 		said.WriteString("    --- PASS: " + test + " (1.00s)\n")
 	}
 	return said.String(), nil
@@ -87,7 +94,17 @@ func TestProve(t *testing.T) {
 			changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
 			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: TestFullStableLaunches/fused_adam did not pass"},
 		},
-		"no wheel": {fake: fake{broken: "bin/dsbuild"}, adam: "int other;\n", kernel: kernel, commands: 2, err: "dsbuild wheel --deepspeed 0.19.9: exit status 1"},
+		"one fails alone and together": {
+			fake: fake{passes: []string{"TestFullStable", "TestFullStableLaunches/fused_adam"}, fails: []string{"OPS=cpu_adam,fused_adam,", "OPS=fused_adam,cpu_adam,"}},
+			adam: "int other;\n", kernel: "int other;\n", commands: 6, changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
+			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: TestFullStable did not pass"},
+		},
+		"one cannot be built": {
+			fake: fake{passes: []string{"TestFullStable"}, broken: "fused_adam"}, adam: "int other;\n", kernel: "int other;\n", commands: 6,
+			changed: []string{"fused_adam"}, onArm: []string{"fused_adam"},
+			outcomes: map[string]string{"cpu_adam": "proven for x86_64 and aarch64: TestFullStable", "fused_adam": "not proven: its wheel cannot be built, or fails the smoke test"},
+		},
+		"no wheel": {fake: fake{broken: "bin/dsbuild"}, adam: "int other;\n", kernel: kernel, commands: 2, err: "dsbuild wheel --deepspeed 0.19.9 --ops cpu_adam: exit status 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())

@@ -2,17 +2,24 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/check"
+	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 
 // defaultPort is the master port of jobs.
@@ -29,6 +36,7 @@ type checkFlags struct {
 	output   []string
 	minFree  string
 	skip     []string
+	here     bool
 }
 
 func newCheckCommand(a *app) *cobra.Command {
@@ -47,7 +55,11 @@ and, with GPUs, over NCCL (--launcher jax: with jax.distributed). Everything
 that would make a job hang or fail is reported with the node, the cause and a
 hint.
 
-The first node is the master. Nothing is changed or left on the nodes.`,
+The first node is the master. Nothing is changed or left on the nodes.
+
+With --here only the machine itself is checked, within 20 seconds and without
+the checks that need other nodes: one line and the exit code, for Slurm's prolog
+or a Kubernetes init container.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild verify" compares the DeepSpeed installations of the nodes; "dsbuild launch lint" checks launch scripts.`,
 		},
@@ -56,9 +68,20 @@ The first node is the master. Nothing is changed or left on the nodes.`,
   $ dsbuild check inventory.yaml --data /data/wikitext --output /shared/out
 
   # Check the nodes of a Slurm partition, with GPUs
-  $ dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8`,
-		Args: cobra.ExactArgs(1),
+  $ dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8
+
+  # Check the machine itself, with the environment of its jobs
+  $ dsbuild check --here --python /opt/env/bin/python`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.here {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.here {
+				return runCheckHere(cmd.Context(), a, f)
+			}
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
 			return runCheck(cmd.Context(), a, f)
 		},
@@ -78,7 +101,11 @@ The first node is the master. Nothing is changed or left on the nodes.`,
 	flags.StringArrayVar(&f.skip, "skip", nil, "`CHECK` Skip a check: "+strings.Join(checkNames(), ", ")+"; repeatable")
 	parsedVar(flags, &f.nodes.timeout, "timeout", "", "duration", atLeastSecond,
 		"`DURATION` Timeout of each step of a collective (default 2m)")
-	inGroup(cmd, groupChecks, "master", "port", "launcher", "data", "output", "min-free", "skip", "timeout")
+	flags.BoolVar(&f.here, "here", false, "Check only the machine itself, without an inventory")
+	for _, other := range []string{"limit", "forks", "via", "ssh", "user", "report", "master", "port", "launcher", "timeout"} {
+		flagsExclude(cmd, other, "here", "it is about the nodes of an inventory")
+	}
+	inGroup(cmd, groupChecks, "here", "master", "port", "launcher", "data", "output", "min-free", "skip", "timeout")
 	return cmd
 }
 
@@ -93,6 +120,37 @@ func runCheck(ctx context.Context, a *app, f checkFlags) error {
 		return err
 	}
 	return reportOutcome(ctx, a, f.nodes, check.Run(ctx, opt))
+}
+
+// runCheckHere checks the machine itself.
+func runCheckHere(ctx context.Context, a *app, f checkFlags) error {
+	opt, err := f.checked()
+	if err != nil {
+		return err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	opt.Here, opt.Skip = true, append(opt.Skip, check.SkippedHere()...)
+	opt.Options = fleet.Options{
+		Command: "check", By: localUser(), Reporter: ui.New(io.Discard, ui.Options{}), Dialer: check.HereDialer{Runner: jobrunner.Local{}},
+		Hosts: []inventory.Host{{Name: name, Node: name, Address: name, Python: f.nodes.connect.unset.python}},
+	}
+	limited, cancel := context.WithTimeout(ctx, check.HereTimeout)
+	defer cancel()
+	r := check.Run(limited, opt)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	line, err := r.Line()
+	if f.nodes.json {
+		return errors.Join(err, printReport(a, f.nodes, r))
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(a.stdout, line)
+	}
+	return err
 }
 
 // options checks the flags and reads the inventory.
@@ -123,6 +181,9 @@ func (f checkFlags) checked() (check.Options, error) {
 		StageTimeout: f.nodes.timeout,
 	}
 	var err error
+	if opt.Tables, err = compat.NewTables(); err != nil {
+		return opt, err
+	}
 	opt.MinFree, err = units.FromHumanSize(f.minFree)
 	switch {
 	case err != nil || opt.MinFree < 0:

@@ -15,16 +15,18 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch/why"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-var update = flag.Bool("update", false, "write docs/commands.md and docs/tables.md anew")
+var update = flag.Bool("update", false, "write docs/commands.md, docs/tables.md and the signs of docs/troubleshooting.md")
 
 const regenerate = "go test ./cmd/dsbuild -run TestGeneratedPages -update"
 
 // TestGeneratedPages holds the pages that are made from the program against it.
 func TestGeneratedPages(t *testing.T) {
-	for name, want := range map[string]string{"commands.md": commandsPage(), "tables.md": tablesPage(t)} {
+	for name, want := range map[string]string{"commands.md": commandsPage(), "tables.md": tablesPage(t), "troubleshooting.md": troubleshootingPage(t)} {
 		path := filepath.Join("..", "..", "docs", name)
 		if *update {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -36,6 +38,36 @@ func TestGeneratedPages(t *testing.T) {
 			t.Errorf("docs/%s is not what the program says (%v): %s", name, err, regenerate)
 		}
 	}
+}
+
+// troubleshootingPage is docs/troubleshooting.md with the table of signs.
+func troubleshootingPage(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(page), "<!-- signs -->\n")
+	_, after, ended := strings.Cut(rest, "<!-- /signs -->\n")
+	if !found || !ended {
+		t.Fatal("docs/troubleshooting.md has no <!-- signs --> and <!-- /signs -->")
+	}
+	var rows strings.Builder
+	rows.WriteString("| sign | a line with it | cause | what to do |\n|---|---|---|---|\n")
+	for _, s := range why.Signs() {
+		name, line, do := "`"+s.ID+"` "+s.Title, "", s.Hint
+		if s.Class != why.Cause {
+			name += " (*" + string(s.Class) + "*)"
+		}
+		if len(s.Lines) > 0 {
+			line = "`" + strings.NewReplacer("`", "'", "|", "\\|").Replace(ui.Shorten(s.Lines[0], 100)) + "`"
+		}
+		if s.Prevent != "" {
+			do += "; `" + s.Prevent + "`"
+		}
+		fmt.Fprintf(&rows, "| %s | %s | %s | %s |\n", name, line, s.Why, do)
+	}
+	return before + "<!-- signs -->\n" + rows.String() + "<!-- /signs -->\n" + after
 }
 
 // TestArchitecture: the files through which docs/architecture.md follows a command are there, at most 20 for each
@@ -270,11 +302,17 @@ func TestHelpFits(t *testing.T) {
 	}
 }
 
-// The help names the value of each flag: no flag has the word of its Go type there.
+// The help names the value of each flag: no flag has the word of its Go type there. It has a heading for each flag.
 func TestPlaceholders(t *testing.T) {
+	headings := flagGroups()
 	root := newRootCommand(&app{})
 	for _, cmd := range append(allCommands(root), root) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			for _, heading := range f.Annotations[groupRule] {
+				if !slices.Contains(headings, heading) {
+					t.Errorf("%s --%s: flagGroups has no heading %q", cmd.CommandPath(), f.Name, heading)
+				}
+			}
 			if name, _ := pflag.UnquoteUsage(f); !f.Hidden && f.Value.Type() != "bool" && name == strings.ToLower(name) && !strings.Contains(name, "|") {
 				t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, name)
 			}

@@ -387,7 +387,7 @@ func (f jobFleet) rankKilled(t *testing.T) {
 func (f jobFleet) rankRaises(t *testing.T) {
 	j := f.torchrun(t, "--env", "STEPS=18000", "--env", "FAIL_6=raise", "--", "steps.py")
 	r := j.ends(t, exitFailed)
-	if r.First == nil || r.First.Rank == nil || *r.First.Rank != 6 || r.First.Hint == "" || !strings.Contains(strings.Join(r.First.Last, "\n"), "RuntimeError: out of memory, says the test") {
+	if r.First == nil || r.First.Rank == nil || *r.First.Rank != 6 || r.First.Hint == "" || !strings.Contains(strings.Join(r.First.Last, "\n"), "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (a test)") {
 		t.Errorf("%+v", r.First)
 	}
 	t.Logf("it says\n%s", &j.stderr)

@@ -93,7 +93,7 @@ func submitJob(
 		}
 	}
 	if !e.Passed() {
-		return errors.New(e.String())
+		return fault.AddHint(errors.New(e.String()), e.Hint)
 	}
 	a.reporter.Note("%s", e)
 	return nil

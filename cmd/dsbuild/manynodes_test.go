@@ -20,7 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 )
 
-// The program stays small, however many nodes there are: TestFullFleetThousandNodes has more.
+// The program stays small, however many nodes there are: TestFullFleetTwoThousandNodes has more.
 func TestManyNodes(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
@@ -39,8 +39,9 @@ func staySmall(t *testing.T, nodes int, most int64) {
 	t.Cleanup(fleet.Down)
 	for _, command := range []string{"deploy", "verify"} {
 		begin := time.Now()
-		report, memory := resident(t, home, command, fleet.Inventory, "--wheel", w, "--verify", "files", "--json")
-		t.Logf("result: %s of %d nodes: %d MB resident at most, %.0f s", command, nodes, memory/1e6, time.Since(begin).Seconds())
+		report, memory, cpu := resident(t, home, command, fleet.Inventory, "--wheel", w, "--verify", "files", "--json")
+		t.Logf("result: %s of %d nodes: %d MB resident at most, %.1f ms of CPU for each node, %.0f s", command, nodes, memory/1e6,
+			cpu.Seconds()*1e3/float64(nodes), time.Since(begin).Seconds())
 		if !report.Consistent || report.Summary.OK != nodes || len(report.Nodes) != nodes {
 			t.Errorf("%s: %+v", command, report.Summary)
 		}
@@ -51,8 +52,8 @@ func staySmall(t *testing.T, nodes int, most int64) {
 }
 
 // resident runs dsbuild as a process of its own; memory is what it had resident
-// at most. (What wait tells of that begins with what this process has.)
-func resident(t *testing.T, home string, args ...string) (report report.Report, memory int64) {
+// at most, and cpu the time that it took. (What wait tells of memory begins with what this process has.)
+func resident(t *testing.T, home string, args ...string) (report report.Report, memory int64, cpu time.Duration) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -78,7 +79,7 @@ func resident(t *testing.T, home string, args ...string) (report report.Report, 
 				t.Fatal(err)
 			}
 			checkDocument(t, args, out.String())
-			return report, memory
+			return report, memory, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 		case <-time.After(5 * time.Millisecond):
 			memory = max(memory, highWater(cmd.Process.Pid))
 		}

@@ -33,7 +33,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 
 // repository is where the pages lie.
@@ -545,18 +544,4 @@ func shown(output string) *regexp.Regexp {
 		}
 	}
 	return regexp.MustCompile(`^\s*` + b.String() + `\s*$`)
-}
-
-// TestTroubleshootingSymptoms: each sign that dsbuild itself knows has its heading.
-func TestTroubleshootingSymptoms(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(repository, "docs", "troubleshooting.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range jobrunner.Symptoms() {
-		if !strings.Contains(string(page), "\n## "+s.Name+"\n") {
-			t.Errorf("nothing is said of %q", s.Name)
-		}
-	}
 }

@@ -140,6 +140,7 @@ func commandGroups(a *app) []commandGroup {
 		}},
 		{"Jobs", []*cobra.Command{
 			newCheckCommand(a),
+			newWhyCommand(a),
 			newLaunchCommand(a),
 		}},
 		{groupReference, []*cobra.Command{

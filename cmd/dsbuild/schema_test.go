@@ -43,6 +43,7 @@ func documents() []document {
 		{"environment-lock", nil, "`environment.lock`"},
 		{"nightly", []string{"nightly"}, "`report.json` in the folder of the nights"},
 		{"check", []string{"check"}, "`--report FILE.json`"},
+		{"why", []string{"why"}, ""},
 		{"lint", []string{"launch lint"}, ""},
 		{"lint-rules", []string{"launch lint --rules"}, ""},
 		{"launch", []string{"launch torchrun --submit", "launch jax --submit"}, ""},

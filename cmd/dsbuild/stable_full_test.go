@@ -103,8 +103,12 @@ func prove(t *testing.T, interpreter, deepspeed string) stableProof {
 	return p
 }
 
-// stableCPUOps are the ops that compute without a GPU.
-const stableCPUOps = "cpu_adam,cpu_adagrad,cpu_lion,utils,pin_memory,async_io"
+// stableCPUOps returns the ops that compute without a GPU, or those of them that DSBUILD_TEST_OPS names.
+func stableCPUOps() string {
+	all := []string{"cpu_adam", "cpu_adagrad", "cpu_lion", "utils", "pin_memory", "async_io"}
+	some := chosenOps(all)
+	return strings.Join(slices.DeleteFunc(all, func(op string) bool { return !slices.Contains(some, op) }), ",")
+}
 
 // stablePair is a torch and a Python.
 type stablePair struct{ torch, python string }
@@ -171,7 +175,7 @@ func (e stableEnvironment) install(t *testing.T, path string) {
 func stableCPUWheel(t *testing.T) wheel.Artifact {
 	t.Helper()
 	hostPackages(t, "libaio-dev")
-	return build(t, append(ofRelease(), "--ops", stableCPUOps, "--abi", "stable", "--builder", "host", "-o", t.TempDir())...)
+	return build(t, append(ofRelease(), "--ops", stableCPUOps(), "--abi", "stable", "--builder", "host", "-o", t.TempDir())...)
 }
 
 // One wheel of the stable ABI serves every torch and every Python that it is for. Its ops and the

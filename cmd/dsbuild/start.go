@@ -164,7 +164,8 @@ func elasticJob(m *menu) outcome {
 }
 
 // troubled lists the command that diagnoses each symptom.
-const troubled = `  dsbuild check INVENTORY             hangs, timeouts, ports in use, missing data, full disks
+const troubled = `  dsbuild why LOGS                    the first cause in a failed job's logs
+  dsbuild check INVENTORY             hangs, timeouts, ports in use, missing data, full disks
   dsbuild verify INVENTORY            missing modules or different versions on some nodes
   dsbuild launch lint SCRIPT          problems in a launch script
   squeue --me --start                 why a Slurm job waits, and when it may start

@@ -64,6 +64,9 @@ func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
 			folder := node.QuotePath(n.State.SeenAt)
 			p.refuse(fault.SetInterpreter("a Python in the node's own file system").String(),
 				"Python runs in another file system, as a container does: its "+folder+" is not the node's")
+		case n.Facts.RunsAs != "":
+			why, hint := n.Facts.OtherAccount()
+			p.refuse(hint, why)
 		default:
 			decide(i, p)
 		}

@@ -29,6 +29,7 @@ type Facts struct {
 	FileSystem        string `json:"file_system"`         // type of that directory's file system: ext4, nfs4; "ext4, exported" on a server
 	ExternallyManaged bool   `json:"externally_managed"`  // PEP 668
 	Elsewhere         bool   `json:"elsewhere,omitempty"` // at that path the node itself has another directory, or none
+	RunsAs            string `json:"runs_as,omitempty"`   // number of the account as which python: runs, if it is not the login's
 	Writable          bool   `json:"writable"`            // the user may write into the environment
 	Pip               string `json:"pip"`                 // version; "" if the environment has none
 	PipWheel          string `json:"pip_wheel"`           // where Pip is "": a wheel there to run pip from; "" if none
@@ -237,8 +238,8 @@ var silentPython = regexp.MustCompile(`: (no output|exit status \d+)\)$|init_imp
 // pythonVariable matches the name of a variable in what a Python that cannot start says.
 var pythonVariable = regexp.MustCompile(`\bPYTHON[A-Z]+\b`)
 
-// PythonHint is the hint for MissingPython: a variable that keeps Python from starting, a file that ends it, or else
-// otherwise.
+// PythonHint is the hint for MissingPython: a variable that keeps Python from starting, a file that ends it, a link
+// to nothing, a limit, or else otherwise.
 func (f Facts) PythonHint(otherwise string) string {
 	if silentPython.MatchString(f.MissingPython()) {
 		return "look for a .pth file or a sitecustomize.py in its site-packages that exits: " +
@@ -249,8 +250,17 @@ func (f Facts) PythonHint(otherwise string) string {
 		return "unset " + name +
 			" on the node (.bashrc, or setup: and env: in the inventory): it prevents Python from starting"
 	}
+	switch {
+	case strings.Contains(f.MissingPython(), linkTo):
+		return "install that Python on the node again, or recreate the environment; else " + otherwise
+	case strings.Contains(f.MissingPython(), "MemoryError"):
+		return HintFor("process-limit", f.Asked, "")
+	}
 	return otherwise
 }
+
+// linkTo is between the name of a Python and the program that it leads to.
+const linkTo = " is a link to "
 
 // Unusable returns why dsbuild cannot use the node's Python, and a hint. It returns "" if it can.
 func (f Facts) Unusable() (why nodeerr.Message, hint string) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -50,10 +51,10 @@ type answer struct {
 	asked string // the interpreter
 	any   bool   // at least one message came
 
-	gpus                                           []GPU
-	driver, container, machine, libc, flags, found string // found: the interpreter's path
-	hung                                           bool   // nvidia-smi
-	gpusHidden                                     bool   // these commands have no access to the GPUs
+	gpus                                                      []GPU
+	driver, container, machine, libc, flags, found, link, uid string // found: the interpreter's path; link: where it leads in vain; uid: the account of the login
+	hung                                                      bool   // nvidia-smi
+	gpusHidden                                                bool   // these commands have no access to the GPUs
 
 	python   *pythonFacts
 	followUp FollowUp // takes Python's messages after the facts
@@ -64,6 +65,7 @@ type pythonFacts struct {
 	Facts
 	texts
 	Seen    string   `json:"seen"` // seen_by_node of site-packages
+	UID     *int     `json:"uid"`  // account of view.py
 	SMI     []string `json:"smi"`  // lines of nvidia-smi
 	Machine string   `json:"machine"`
 	Flags   string   `json:"flags"`
@@ -228,6 +230,10 @@ func (a *answer) readMessage(message json.RawMessage) error {
 		a.machine = value
 	case "libc":
 		a.libc = strings.TrimPrefix(value, "glibc ")
+	case "link":
+		a.link = value
+	case "uid":
+		a.uid = value
 	case "flags":
 		a.flags = value
 	case "python":
@@ -272,6 +278,9 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	machine, flags := a.machine, a.flags
 	if p := a.python; p != nil {
 		f, machine, flags = p.Facts, p.Machine, p.Flags
+		if f.RunsAs = ""; p.UID != nil && a.uid != "" && strconv.Itoa(*p.UID) != a.uid {
+			f.RunsAs = strconv.Itoa(*p.UID)
+		}
 		p.fillFacts(&f)
 		// Leave nothing but versions in those of the facts that hints repeat.
 		for _, version := range []*string{
@@ -315,6 +324,8 @@ func (a *answer) missingPython(broken *ScriptError) []string {
 		return []string{fmt.Sprintf("python 3.8 or later (%s is %s)", cmp.Or(a.python.Executable, "it"), a.python.Python)}
 	case a.python != nil:
 		return nil
+	case a.link != "":
+		return []string{fmt.Sprintf("python (%s%s%s, which cannot be run)", QuotePath(a.asked), linkTo, QuotePath(a.link))}
 	case a.found == "":
 		return []string{"python"}
 	case broken != nil:

@@ -30,6 +30,12 @@ elif [ -r /proc/self/cgroup ]; then
 	done </proc/self/cgroup
 fi
 
+if [ -r /proc/$$/status ]; then
+	while read -r key _ uid _; do
+		[ "$key" = Uid: ] && say uid "$uid" && break
+	done </proc/$$/status
+fi
+
 status=0 told=
 if command -v "$py" >/dev/null 2>&1; then
 	[ -r / ] && exec 3</ # Python compares what it has at a path with what this shell has (view.py)
@@ -49,6 +55,7 @@ else
 	'' | *"not found" | *"No such file or directory" | *"Not a directory" | *"Permission denied" | *"symbolic links") ;;
 	*) say failed "$said" && exit 1 ;;
 	esac
+	[ -L "$py" ] && say link "$(readlink -- "$py")"
 fi
 
 # Sends only the names of the GPUs: from nvidia-smi -L if the driver does not know compute_cap; from

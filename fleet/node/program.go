@@ -45,7 +45,7 @@ import zlib
 h,n=map(int,sys.argv[2].split("+"));n+=h;b=b""
 while len(b)<n:
  c=os.read(0,n-len(b))
- if not c:sys.exit("program arrived incomplete; setup: and startup files of the login shell must not read standard input")
+ if not c:sys.exit("program arrived incomplete; setup:, the program of python: and startup files of the login shell must not read or replace standard input")
  b+=c
 M=type(sys)
 class F(dict):

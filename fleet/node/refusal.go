@@ -23,6 +23,9 @@ func (f Facts) Unchangeable() (reasons []nodeerr.Message, hint string) {
 	if why, try := f.Unusable(); why.Text != "" {
 		return []nodeerr.Message{why}, try
 	}
+	if why, try := f.OtherAccount(); why != "" {
+		return []nodeerr.Message{{Text: why}}, try
+	}
 	switch {
 	case f.Unreadable: // then nothing in it is known
 		why, try := f.NoPermission()
@@ -42,13 +45,23 @@ func (f Facts) Unchangeable() (reasons []nodeerr.Message, hint string) {
 	return nil, ""
 }
 
+// OtherAccount returns the message and the hint for a program that runs Python as another account than the login, which
+// sends the files. It returns "" if it does not.
+func (f Facts) OtherAccount() (why, hint string) {
+	if f.RunsAs == "" {
+		return "", ""
+	}
+	return fmt.Sprintf("%s runs Python as another account than the login: uid %s", QuotePath(f.Asked), PlainVersion(f.RunsAs)),
+		fault.Set("sudo", "that account").String() + ", and " + fault.Set("python", "the environment's interpreter itself").String()
+}
+
 // NoPermission returns the message and the hint for an environment that this user cannot read and change. It
 // returns "" if it can. Another node that shares it may.
 func (f Facts) NoPermission() (why nodeerr.Message, hint string) {
 	switch {
 	case f.ReadOnly && !f.Unreadable:
 		return nodeerr.Message{Text: "environment is on a read-only file system: " + QuotePath(f.SitePackages)},
-			"remount it read-write, and check for disk errors: dmesg"
+			HintFor("remount", f.Asked, f.SitePackages)
 	case f.HomeOwner != "" && (f.Locked == "" || f.LockedBy != "") && !f.Unreadable:
 		home, owner := QuotePath(f.Home()), QuotePath(f.HomeOwner)
 		return nodeerr.Message{Text: fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
@@ -85,6 +98,7 @@ func (f Facts) ForeignCommands(commands map[string]string) (why nodeerr.Message,
 			hint = HintFor("another-python", f.Executable, f.SitePackages)
 		case taken && owner != "":
 			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(PlainVersion(owner), "another package")))
+			hint = HintFor("another-package", f.Executable, f.SitePackages)
 		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
 			reasons = append(reasons, name+" belongs to no package")
 		}

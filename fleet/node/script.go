@@ -169,6 +169,8 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 			"account is restricted to SFTP (%v)", err)
 		return fault.WithHint(failed, "%s; or exempt this one from ForceCommand in the node's sshd_config; test with: ssh NODE true",
 			fault.Set("user", "another account"))
+	case broken && exit.Code == notFound && !out.answered && strings.Contains(said, "sh: not found"):
+		return fault.WithHint(failed, "set PATH in a startup file of this account, or in env: of the inventory; see it with: ssh NODE 'echo $PATH'")
 	case !out.answered && (err == nil || broken && (strings.TrimSpace(said) == "" || strings.Contains(said, incomplete))):
 		if why := loginFault(ctx, r); why != nil {
 			return why
@@ -219,6 +221,9 @@ func blockedError(late error) error {
 		"look for what blocks it: a startup file of the login shell, or a home on a hung file system (time ssh NODE true); "+
 			"or the file system of its Python")
 }
+
+// notFound is the exit status of a shell that does not find a command.
+const notFound = 127
 
 // sftpServerFailed is the exit status of OpenSSH's SFTP server after input that is not SFTP.
 const sftpServerFailed = 11

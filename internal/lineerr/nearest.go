@@ -1,10 +1,6 @@
 package lineerr
 
-import (
-	"slices"
-	"strings"
-	"unicode"
-)
+import "unicode"
 
 // maxWord is the longest word that is compared, in bytes.
 const maxWord = 255
@@ -70,11 +66,27 @@ func replacement(a, b byte) int {
 	if a == b {
 		return 0
 	}
-	x, y := unicode.ToLower(rune(a)), unicode.ToLower(rune(b))
-	if x == y || slices.ContainsFunc([]string{"0o", "1li", "5s", "8b", "2z", "-_"}, func(alike string) bool {
-		return strings.ContainsRune(alike, x) && strings.ContainsRune(alike, y)
-	}) {
+	if shape(a) == shape(b) {
 		return lookAlike
 	}
 	return Letter
+}
+
+// shape is the same for letters that look alike.
+func shape(c byte) byte {
+	switch c = byte(unicode.ToLower(rune(c))); c {
+	case '0':
+		return 'o'
+	case '1', 'i':
+		return 'l'
+	case '2':
+		return 'z'
+	case '5':
+		return 's'
+	case '8':
+		return 'b'
+	case '_':
+		return '-'
+	}
+	return c
 }

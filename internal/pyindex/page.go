@@ -96,14 +96,14 @@ const maxDots = 16
 
 var (
 	digest = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
-	// plain matches the file names that installers accept.
-	plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]{0,255}$`)
+	// plain matches the file names that installers accept if they have no more than 256 bytes.
+	plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*$`)
 )
 
 // file returns the distribution behind a link, and whether it is a file of the project.
 func (l link) file(page *url.URL, project string) (File, bool) {
 	at, err := page.Parse(l.address)
-	if err != nil || at.Scheme != "https" && at.Scheme != "http" || !plain.MatchString(l.name) {
+	if err != nil || at.Scheme != "https" && at.Scheme != "http" || len(l.name) > 256 || !plain.MatchString(l.name) {
 		return File{}, false
 	}
 	at.Fragment, at.RawFragment = "", ""

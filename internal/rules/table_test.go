@@ -86,6 +86,12 @@ func pureRooms() []Rule {
 			Allow:  ours("launch/lint", "inventory", "internal/lineerr"),
 			Reason: "lint judges a script by its text alone: it runs nothing and contacts nothing",
 		},
+		{
+			Folder: "launch/why",
+			Deny:   []string{Module, cobra, yaml, "os/exec", "net$", "net/http", ssh},
+			Allow:  ours("launch/why", "internal/ui", "internal/fault"),
+			Reason: "a cause is found in the text of logs alone",
+		},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
@@ -33,6 +34,10 @@ type Options struct {
 	Output  []string // folders that all nodes must write to
 	MinFree int64    // bytes
 	Skip    []Check
+	// Here checks the machine itself, a node of a cluster whose other nodes are not asked.
+	Here bool
+	// Tables know the drivers that a CUDA needs. Nil: drivers are not compared with torch's CUDA.
+	Tables *compat.Tables
 	// StageTimeout is the limit of each stage of a collective; 0: the default.
 	StageTimeout time.Duration
 }
@@ -41,6 +46,7 @@ type Options struct {
 const (
 	probeLimit = 2 * time.Minute
 	lookLimit  = 20 * time.Second // the survey: disks, name server, nvidia-smi
+	hereLimit  = 12 * time.Second // the survey, with Here
 	askLimit   = time.Minute      // a short order
 	stageLimit = 2 * time.Minute  // each stage of a collective
 )
@@ -123,7 +129,11 @@ func Run(ctx context.Context, opt Options) *Report {
 		}
 	}
 	for _, kind := range opt.Skip {
-		r.addNotChecked(kind, "skipped by --skip")
+		if opt.Here && slices.Contains(SkippedHere(), kind) {
+			r.addNotChecked(kind, "needs other nodes")
+		} else {
+			r.addNotChecked(kind, "skipped by --skip")
+		}
 	}
 	return r.buildReport()
 }
@@ -162,6 +172,9 @@ func (r *run) masterAddress() string {
 
 // hasPeers reports whether there is more than one node.
 func (r *run) hasPeers() bool { return len(r.members) > 1 }
+
+// inCluster reports whether other nodes may use the same directories.
+func (r *run) inCluster() bool { return r.hasPeers() || r.opt.Here }
 
 // hasNetwork reports whether nodes reach each other over a network: not if the inventory gives all of them literal
 // loopback addresses with one port, because then all are this machine. Other ports are those of tunnels.
@@ -209,9 +222,12 @@ func (m *member) probe(ctx context.Context) error {
 
 // startAgent starts the agent, whose first answer is the survey of the node.
 func (m *member) startAgent(ctx context.Context) error {
-	opt := m.run.opt
+	opt, limit := m.run.opt, lookLimit
+	if opt.Here {
+		limit = hereLimit
+	}
 	req := agentRequest{
-		LimitS: lookLimit.Seconds(), Run: m.run.id, Token: m.token,
+		LimitS: limit.Seconds(), Run: m.run.id, Token: m.token,
 		First: m == m.run.firstMember(), Master: m.run.masterAddress(),
 		Devices: !slices.Contains(opt.Skip, Devices),
 		Data:    pathsToCheck(opt.Skip, opt.Data), Output: pathsToCheck(opt.Skip, opt.Output),

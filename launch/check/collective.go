@@ -110,6 +110,8 @@ func (r *run) checkCollectives(ctx context.Context) {
 	with := withGPUs()
 	switch {
 	case len(with) == 0:
+	case slices.ContainsFunc(with, (*member).hasMIG):
+		r.addNotChecked(Collective, "%s: MIG divides GPUs of a node", onGPU)
 	case len(with) < len(team):
 		r.addNotChecked(Collective, "%s: not all nodes have idle GPUs without errors", onGPU)
 	default:

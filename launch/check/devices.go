@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -21,7 +22,71 @@ func (r *run) checkDevices(context.Context) {
 	for _, m := range live {
 		m.countDevices(counts, len(live))
 		m.checkHealth()
+		m.checkDriver()
+		m.checkMIG()
 		m.checkMemLock()
+		m.checkCMA()
+	}
+	compareRDMA(live)
+}
+
+// checkDriver compares the driver with the oldest for torch's CUDA.
+func (m *member) checkDriver() {
+	t, cuda := m.run.opt.Tables, m.facts.TorchCUDA
+	if t == nil || len(m.facts.GPUs) == 0 || cuda == "" || t.DriverSupports(m.facts.Driver, cuda) {
+		return
+	}
+	m.addFinding(Devices, Error, "update the driver, or install a torch for an older CUDA",
+		"driver %s is too old for CUDA %s of torch %s", m.facts.Driver, cuda, m.facts.Torch)
+}
+
+// hasMIG reports whether a GPU is divided into instances.
+func (m *member) hasMIG() bool {
+	return slices.ContainsFunc(m.smiLines("mig"), func(line string) bool {
+		c := splitColumns(line)
+		return c[len(c)-1] == "enabled"
+	})
+}
+
+// checkMIG warns of divided GPUs: a process sees one instance, and NCCL connects no instances of one GPU.
+func (m *member) checkMIG() {
+	if m.hasMIG() {
+		m.addFinding(Devices, Warning, "for jobs of several processes, disable MIG: nvidia-smi -mig 0",
+			"MIG divides GPUs: each process sees one instance, and NCCL cannot use two instances of one GPU")
+	}
+}
+
+// checkCMA checks machines with unified memory: RDMA gets its buffers from the kernel's contiguous area.
+func (m *member) checkCMA() {
+	l := m.survey.Limits.OK
+	unified := slices.ContainsFunc(m.smiLines("memory"), func(line string) bool {
+		c := splitColumns(line)
+		return strings.Contains(c[len(c)-1], "n/a") || strings.Contains(c[len(c)-1], "not supported")
+	})
+	if l != nil && len(l.RDMA) > 0 && l.CMA == 0 && unified {
+		m.addFinding(Devices, Warning, "boot the kernel with an area, such as cma=1G",
+			"the kernel reserves no contiguous memory (CmaTotal is 0), so RDMA cannot register buffers in unified memory")
+	}
+}
+
+// compareRDMA finds the nodes whose RDMA devices differ from most others'.
+func compareRDMA(live []*member) {
+	devices := groupByValue(live, func(m *member) (string, bool) {
+		if m.survey.Limits.OK == nil {
+			return "", false
+		}
+		return strings.Join(m.survey.Limits.OK.RDMA, ", "), true
+	})
+	for _, v := range devices[min(1, len(devices)):] {
+		for _, m := range v.members {
+			level := Warning // other names matter only to NCCL_IB_HCA
+			if strings.Count(v.value, ",") != strings.Count(devices[0].value, ",") || (v.value == "") != (devices[0].value == "") {
+				level = Error
+			}
+			m.addFinding(Devices, level, "run ibv_devinfo on the nodes; set NCCL_IB_HCA to devices that all nodes have, by env: in the inventory",
+				"RDMA devices: %s, but %d of %s have %s; NCCL may hang",
+				cmp.Or(v.value, "none"), len(devices[0].members), ui.Count(len(live), "node"), cmp.Or(devices[0].value, "none"))
+		}
 	}
 }
 

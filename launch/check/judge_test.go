@@ -54,7 +54,7 @@ func ready(n int) *run {
 		name := fmt.Sprintf("n%d", i+1)
 		address := fmt.Sprintf("10.0.0.%d", i+1)
 		m := &member{
-			Node: &fleet.Node{Host: inventory.Host{Name: name, Node: name, Address: name}, Status: report.OK}, index: i, agent: &agent.Session{},
+			Node: &fleet.Node{Host: inventory.Host{Name: name, Node: name, Address: name}, Status: report.OK}, run: r, index: i, agent: &agent.Session{},
 			facts: &node.Facts{Python: "3.11.2", Torch: "2.15.0"}, route: &routed{"eth0", address},
 		}
 		m.survey = survey{

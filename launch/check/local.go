@@ -102,6 +102,32 @@ func (r *run) checkVariables(context.Context) {
 			compareVariable(live, name)
 		}
 	}
+	compareNCCLFiles(live)
+}
+
+// compareNCCLFiles finds configuration files of NCCL, whose settings hold for every job, and nodes that have others.
+func compareNCCLFiles(live []*member) {
+	values := groupByValue(live, func(m *member) (string, bool) {
+		if m.survey.NCCLFiles.OK == nil {
+			return "", false
+		}
+		var lines []string
+		for _, s := range *m.survey.NCCLFiles.OK {
+			lines = append(lines, s.path+" sets "+s.line)
+		}
+		return ui.Shorten(strings.Join(lines, ", "), 400), true
+	})
+	for i, v := range values {
+		for _, m := range v.members {
+			if i > 0 {
+				m.addFinding(Variables, Error, "make NCCL's configuration files the same on all nodes, or remove them",
+					"%s, but %d of %s: %s", cmp.Or(v.value, "no configuration file of NCCL"),
+					len(values[0].members), ui.Count(len(live), "node"), cmp.Or(values[0].value, "none"))
+			} else if v.value != "" {
+				m.addFinding(Variables, Warning, "remove what is left from earlier experiments", "%s, for every job", v.value)
+			}
+		}
+	}
 }
 
 // compareVariable finds the nodes whose value differs from most others'.
@@ -206,7 +232,12 @@ func groupByValue(members []*member, of func(*member) (string, bool)) []valued {
 // checkDisks checks the free space.
 func (r *run) checkDisks(context.Context) {
 	for _, m := range r.liveMembers() {
-		m.checkOperators(r.hasPeers())
+		m.checkOperators(r.inCluster())
+		if c := m.survey.Triton.OK; c != nil && r.inCluster() && node.CanBeShared(c.Type) {
+			m.addFinding(Disk, Warning, "set env: {TRITON_CACHE_DIR: /tmp/triton-cache} in the inventory",
+				"Triton compiles kernels in %s, which is on %s, where ranks wait for each other's locks",
+				node.QuotePath(c.Folder), c.Type)
+		}
 		for _, what := range slices.Sorted(maps.Keys(m.survey.Disks)) {
 			p := m.survey.Disks[what]
 			if why := p.failureReason(); why != "" {

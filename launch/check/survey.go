@@ -16,6 +16,8 @@ type survey struct {
 	Variables  part[map[string]string]        `json:"variables"`
 	Limits     part[limits]                   `json:"limits"`
 	Operators  part[operators]                `json:"operators"`
+	Triton     part[cacheFolder]              `json:"triton"`
+	NCCLFiles  part[[]setting]                `json:"nccl_files"`
 	Disks      map[string]part[room]          `json:"disks"`
 	Devices    map[string]part[programOutput] `json:"devices"`
 	Data       map[string]part[dataset]       `json:"data"`
@@ -76,7 +78,20 @@ type room struct {
 type limits struct {
 	MemLock int64    `json:"memlock"` // bytes; -1: no limit
 	RDMA    []string `json:"rdma"`    // devices
+	CMA     int64    `json:"cma"`     // bytes of the kernel's contiguous memory area; -1: not known
 }
+
+// cacheFolder is where Triton keeps compiled kernels.
+type cacheFolder struct {
+	Folder string `json:"folder"`
+	Type   string `json:"type"` // of its file system; empty without Triton in the environment
+}
+
+// setting is a line of a configuration file: [path, line].
+type setting struct{ path, line string }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *setting) UnmarshalJSON(text []byte) error { return unmarshalPair(text, &s.path, &s.line) }
 
 // operators describes the folder in which torch compiles operators.
 type operators struct {

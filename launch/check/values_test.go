@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -199,6 +200,64 @@ func TestLimitsAndLocks(t *testing.T) {
 	}, "\n")
 	if got := r.said(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Kernels that Triton compiles on a shared disk, NCCL's configuration files, RDMA devices, drivers, MIG and contiguous
+// memory: each wrong value is named with its node, and a healthy node has no finding.
+func TestNodeRules(t *testing.T) {
+	t.Parallel()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	smi := func(lines ...string) part[programOutput] { return known(programOutput{Lines: lines}) }
+	healthy := func(m *member) {
+		m.facts.Torch, m.facts.TorchCUDA, m.facts.Driver, m.facts.GPUs = "2.10.0", "12.8", "580.95.05", make([]node.GPU, 1)
+		m.survey.Limits = known(limits{MemLock: -1, RDMA: []string{"mlx5_0", "mlx5_1"}, CMA: 0})
+		m.survey.Triton = known(cacheFolder{"/tmp/triton", "xfs"})
+		m.survey.NCCLFiles = known([]setting{})
+		m.survey.Devices = map[string]part[programOutput]{"mig": smi("0, Disabled"), "memory": smi("0, 81559")}
+	}
+	for name, c := range map[string]struct {
+		wrong func(m *member) // of the second of four nodes
+		want  string
+	}{
+		"healthy":          {func(*member) {}, ""},
+		"Triton":           {func(m *member) { m.survey.Triton = known(cacheFolder{"/home/u/.triton/cache", "nfs4"}) }, "n2 warning: Triton compiles kernels in /home/u/.triton/cache, which is on nfs4, where ranks wait for each other's locks"},
+		"no Triton":        {func(m *member) { m.survey.Triton = known(cacheFolder{"/home/u/.triton/cache", ""}) }, ""},
+		"nccl.conf":        {func(m *member) { m.survey.NCCLFiles = known([]setting{{"/etc/nccl.conf", "NCCL_IB_HCA=mlx5_9"}}) }, "n2 error: /etc/nccl.conf sets NCCL_IB_HCA=mlx5_9, but 3 of 4 nodes: none"},
+		"fewer devices":    {func(m *member) { m.survey.Limits.OK.RDMA = []string{"mlx5_0"} }, "n2 error: RDMA devices: mlx5_0, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
+		"no device":        {func(m *member) { m.survey.Limits.OK.RDMA = nil }, "n2 error: RDMA devices: none, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
+		"other names":      {func(m *member) { m.survey.Limits.OK.RDMA = []string{"mlx5_0", "rocep1"} }, "n2 warning: RDMA devices: mlx5_0, rocep1, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
+		"old driver":       {func(m *member) { m.facts.Driver = "470.57.02" }, "n2 error: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0"},
+		"unknown driver":   {func(m *member) { m.facts.Driver = "" }, ""},
+		"no GPU":           {func(m *member) { m.facts.Driver, m.facts.GPUs = "470.57.02", nil }, "n2 error: no GPU, but 3 of 4 nodes have 1"},
+		"MIG":              {func(m *member) { m.survey.Devices["mig"] = smi("0, Disabled", "1, Enabled") }, "n2 warning: MIG divides GPUs: each process sees one instance, and NCCL cannot use two instances of one GPU"},
+		"no CMA":           {func(m *member) { m.survey.Devices["memory"] = smi("0, [N/A]") }, "n2 warning: the kernel reserves no contiguous memory (CmaTotal is 0), so RDMA cannot register buffers in unified memory"},
+		"CMA is not known": {func(m *member) { m.survey.Devices["memory"], m.survey.Limits.OK.CMA = smi("0, [N/A]"), -1 }, ""},
+	} {
+		r := ready(4)
+		r.opt.Tables = tables
+		for _, m := range r.members {
+			healthy(m)
+		}
+		c.wrong(r.members[1])
+		r.checkVariables(t.Context())
+		r.checkDevices(t.Context())
+		r.checkDisks(t.Context())
+		if got := r.said(); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+	// A leftover on all nodes is named, too.
+	r := ready(2)
+	for _, m := range r.members {
+		m.survey.NCCLFiles = known([]setting{{"/etc/nccl.conf", "NCCL_SOCKET_IFNAME=eth9"}})
+	}
+	r.checkVariables(t.Context())
+	if want := "n1 warning: /etc/nccl.conf sets NCCL_SOCKET_IFNAME=eth9, for every job"; !strings.HasPrefix(r.said(), want+"\n") {
+		t.Errorf("got\n%s\nwant\n%s", r.said(), want)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch/why"
 )
 
 // Bounds on the output of nodes.
@@ -132,6 +133,7 @@ type tail struct {
 	lines   []string
 	partial map[string]string // by stream: an unfinished line
 	now     string            // the newest line, finished or not
+	scanner *why.Scanner      // of all lines
 }
 
 // talk matches the libraries' messages about communication.
@@ -216,6 +218,10 @@ func (t *tail) keepLine(line string) {
 	if strings.TrimSpace(line) == "" {
 		return
 	}
+	if t.scanner == nil {
+		t.scanner = why.NewScanner(-1)
+	}
+	t.scanner.Add(line)
 	t.now = ui.Shorten(line, tailText)
 	t.lines = append(t.lines, t.now)
 	if len(t.lines) > tailLines {

@@ -7,23 +7,17 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/launch"
+	"github.com/dsbuild/dsbuild/launch/why"
 )
 
 // The launchers' messages about a failed rank.
 var (
 	byTorchrun = regexp.MustCompile(`failed \(exitcode: (-?\d+)\) local_rank: (\d+) `)
 	byJAX      = regexp.MustCompile(`^rank (\d+) ended with exit code (\d+)$`)
-	// signsOfPeers match the last words of a process that ends because another did.
-	signsOfPeers = regexp.MustCompile(`(?i)` + strings.Join([]string{
-		"closed by (the )?(remote )?peer", "reset by peer", "connection refused", "broken pipe", "remote process exited",
-		"NCCL.*(remote error|timeout)", "watchdog caught", "timed out", "timeout", "rendezvous.*closed", "store.*closed",
-		"coordination service", "heartbeat", "preempted", "another task", "peer process",
-	}, "|"))
 )
 
 // verdictOf reads a launcher's message about its ranks.
@@ -86,7 +80,7 @@ func (c *jobRun) findSuspects() []suspect {
 		if s.at.IsZero() {
 			s.at = r.gone
 		}
-		said := strings.Join(r.tail.lines, "\n")
+		sign := r.tail.scanner.Sign()
 		s.Why, s.code = howEnded(r.code, r.signal)
 		switch signal := signals[r.signal]; {
 		case r.failed.IsZero():
@@ -94,10 +88,10 @@ func (c *jobRun) findSuspects() []suspect {
 		case signal == "TERM" || signal == "INT" || signal == "HUP":
 			s.class = wasTold
 		case signal == "KILL":
-		case signsOfPeers.MatchString(said):
+		case followsPeers(sign):
 			s.class = becauseOf
 		}
-		s.Hint = adviceFor(said, r.signal, r.member.name())
+		s.Hint = adviceFor(sign, r.signal)
 		blamed[r.member] = blamed[r.member] || s.class <= becauseOf
 		all = append(all, s)
 	}
@@ -123,10 +117,10 @@ func (c *jobRun) wasStopped(m *member) bool {
 
 func (c *jobRun) suspectNode(m *member) suspect {
 	s := suspect{Failure: Failure{Node: m.name(), Last: m.launcher.lines}, at: m.at}
-	said := strings.Join(m.launcher.lines, "\n")
+	sign := m.launcher.scanner.Sign()
 	switch {
 	case m.err != nil:
-		s.Why, s.Hint = m.err.Error(), cmp.Or(fault.Hint(m.err), adviceFor(m.err.Error(), 0, m.name()))
+		s.Why, s.Hint = m.err.Error(), cmp.Or(fault.Hint(m.err), adviceFor(why.Find(m.err.Error()), 0))
 		if c.opt.WriteHint != nil {
 			s.Hint = c.opt.WriteHint(s.Hint, m.name())
 		}
@@ -136,8 +130,8 @@ func (c *jobRun) suspectNode(m *member) suspect {
 	default:
 		s.Why, s.code = howEnded(m.end.Code, m.end.Signal)
 		s.Why = "launcher exited: " + s.Why
-		s.Hint = adviceFor(said, m.end.Signal, m.name())
-		if signsOfPeers.MatchString(said) {
+		s.Hint = adviceFor(sign, m.end.Signal)
+		if followsPeers(sign) {
 			s.class = becauseOf
 		}
 	}
@@ -145,6 +139,20 @@ func (c *jobRun) suspectNode(m *member) suspect {
 		s.Log = c.logPath(launcherFile(m))
 	}
 	return s
+}
+
+// followsPeers reports whether a rank with this sign only noticed that another was gone.
+func followsPeers(sign *why.Sign) bool {
+	return sign != nil && (sign.Class == why.Peer || sign.Class == why.Follow)
+}
+
+// adviceFor returns advice for a sign in the output of a process, or for the signal that ended it. It returns "" for
+// exceptions of the program.
+func adviceFor(sign *why.Sign, signal int) string {
+	if sign == nil || sign.Class == why.Follow {
+		sign = why.BySignal(signal)
+	}
+	return sign.Advice()
 }
 
 // signals are the signals of Linux, on any machine.

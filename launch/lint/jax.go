@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,22 +45,53 @@ func (s *subject) usesJAX() bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
-	})
+	return slices.ContainsFunc(s.Commands, importsJAX)
+}
+
+// importsJAX reports whether python runs something with JAX in its name, or in its text behind -c.
+func importsJAX(c *script.Command) bool {
+	return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
+}
+
+// jaxSteps returns the JAX programs that srun starts, each with its step, unless they choose their GPUs themselves.
+func (s *subject) jaxSteps() iter.Seq2[*script.Command, step] {
+	return func(yield func(*script.Command, step) bool) {
+		if !s.usesJAX() || s.assignsVariable("JAX_LOCAL_DEVICE_IDS") {
+			return
+		}
+		for _, c := range s.Commands {
+			srun := c.Starter("srun")
+			if srun == nil || c.Branch || !runsPython(c) && !importsJAX(c) || onCPU(c) || choosesDevices(c) {
+				continue
+			}
+			if !yield(c, s.stepOfStarter(srun)) {
+				return
+			}
+		}
+	}
+}
+
+func jaxTasksExceedGPUs(s *subject) []hit {
+	var hits []hit
+	for c, st := range s.jaxSteps() {
+		if st.gpus > 0 && st.perNode > st.gpus {
+			says := fmt.Sprintf("%d JAX processes per node, but %s", st.perNode, countOf(st.gpus, "GPU"))
+			hits = append(hits, hit{at: tasksAt(s, c.Starter("srun")), message: says})
+		}
+	}
+	return hits
+}
+
+func jaxVariableUnread(_ *subject, a set) []hit {
+	if a.Name == "JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS" {
+		return []hit{{at: a.At}}
+	}
+	return nil
 }
 
 func jaxOneTaskPerNode(s *subject) []hit {
-	if !s.usesJAX() || s.assignsVariable("JAX_LOCAL_DEVICE_IDS") {
-		return nil
-	}
 	var hits []hit
-	for _, c := range s.Commands {
-		srun := c.Starter("srun")
-		if srun == nil || c.Branch || !runsPython(c) || onCPU(c) || choosesDevices(c) {
-			continue
-		}
-		st := s.stepOfStarter(srun)
+	for c, st := range s.jaxSteps() {
 		if st.nodes > 1 && st.perNode == 1 && st.gpus > 1 {
 			hits = append(hits, hit{
 				at:      c.At,

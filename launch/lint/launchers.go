@@ -29,7 +29,7 @@ func oneDeviceVisible(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || !runsPython(c) {
+		if srun == nil || !runsPython(c) && !importsJAX(c) {
 			continue
 		}
 		st := s.stepOfStarter(srun)
@@ -49,7 +49,11 @@ func oneDeviceVisible(s *subject) []hit {
 		case choosesDevices(c) && slices.ContainsFunc(c.Words, isLocalID):
 			hits = append(hits, hit{at: c.At, message: "the local rank is $SLURM_LOCALID, but " + shows})
 		case s.usesJAX() && !s.assignsVariable("JAX_LOCAL_DEVICE_IDS") && !choosesDevices(c):
-			hits = append(hits, hit{at: gpus.At, message: "JAX uses SLURM_LOCALID as its GPU, but " + shows})
+			hits = append(hits, hit{
+				at: gpus.At, message: "JAX uses SLURM_LOCALID as its GPU, but " + shows,
+				fix: "use --gpus-per-node instead of --gpus-per-task, or --gpu-bind=none; or export JAX_LOCAL_DEVICE_IDS=0 " +
+					"(JAX does not read LOCAL_RANK)",
+			})
 		}
 	}
 	return hits
@@ -114,7 +118,7 @@ func deepspeedExports(s *subject) []hit {
 
 func deepspeedMasterAddr(s *subject, l *launch) []hit {
 	_, host := l.host()
-	_, chosen := l.findFlag("include", "i", "num-nodes")
+	_, chosen := l.findFlag("include", "i")
 	if l.kind != "deepspeed" || !s.hasHostfile(l) || host || chosen || l.open || s.assignsVariable("MASTER_ADDR") {
 		return nil
 	}

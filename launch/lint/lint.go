@@ -53,6 +53,7 @@ type hit struct {
 	at      int    // the byte
 	message string // what is wrong, or "" for the rule's Title
 	why     string // the consequence, "" for the rule's Why
+	fix     string // replaces the rule's Fix, if set
 	// severity replaces the rule's, if set.
 	severity Severity
 }
@@ -73,12 +74,12 @@ type Finding struct {
 func (f document) syntaxError(err error) error {
 	var list lineerr.List
 	position := lineerr.Position{File: f.file}
+	hint := "use launch lint only for sh and bash scripts"
 	if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
 		list.Lines, position = f.lines, lineerr.PositionOf(f.file, f.text, at.At)
-	}
-	hint := "use launch lint only for sh and bash scripts"
-	if strings.HasPrefix(err.Error(), "syntax error") {
-		hint = "to check the syntax, run: bash -n FILE"
+		if at.Bash {
+			hint = "to check the syntax, run: bash -n FILE"
+		}
 	}
 	list.Add(position, hint, "%s", err)
 	return list.Err()
@@ -169,7 +170,7 @@ func (f document) newFinding(r Rule, h hit) Finding {
 	says := cmp.Or(h.message, r.Title)
 	found := Finding{
 		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: lineerr.PositionOf(f.file, f.text, h.at),
-		Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix,
+		Message: says + ": " + cmp.Or(h.why, r.Why), Fix: cmp.Or(h.fix, r.Fix),
 	}
 	list := lineerr.List{Lines: f.lines}
 	list.Add(found.Position, "", "%s", found.Message)

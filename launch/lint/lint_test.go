@@ -36,6 +36,22 @@ func check(t *testing.T, name string, text []byte) (found []lint.Finding, lines 
 	return found, out.String()
 }
 
+// alarms reports whether there is an error, a warning or a finding of a rule.
+func alarms(found []lint.Finding, rule string) bool {
+	return slices.ContainsFunc(found, func(f lint.Finding) bool { return f.Severity != lint.Note || f.Rule == rule })
+}
+
+// withoutHabit leaves out the note that most scripts get, except where it is the subject.
+func withoutHabit(lines, rule string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(lines) {
+		if rule == "srun-keeps-running" || !strings.Contains(line, "[srun-keeps-running]") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
 // golden compares the last file of an archive, called want, with got.
 func golden(t *testing.T, path string, archive *txtar.Archive, got string) {
 	t.Helper()
@@ -75,13 +91,13 @@ func TestRules(t *testing.T) {
 				case strings.HasPrefix(file.Name, "bad"):
 					bad++
 					found, lines := check(t, file.Name, file.Data)
-					all.WriteString(lines)
+					all.WriteString(withoutHabit(lines, rule.ID))
 					if !slices.ContainsFunc(found, func(f lint.Finding) bool { return f.Rule == rule.ID }) {
 						t.Errorf("%s: not found", file.Name)
 					}
 				case strings.HasPrefix(file.Name, "good"):
 					good++
-					if _, lines := check(t, file.Name, file.Data); lines != "" {
+					if found, lines := check(t, file.Name, file.Data); alarms(found, rule.ID) {
 						t.Errorf("%s: a false alarm:\n%s", file.Name, lines)
 					}
 				case file.Name != "want":
@@ -112,7 +128,7 @@ func TestTemplates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, lines := check(t, filepath.Base(file), text); lines != "" {
+		if found, lines := check(t, filepath.Base(file), text); alarms(found, "") {
 			t.Errorf("a false alarm:\n%s", lines)
 		}
 	}
@@ -160,7 +176,7 @@ func TestCopiedAround(t *testing.T) {
 	for _, file := range archive.Files {
 		if file.Name != "want" {
 			_, lines := check(t, file.Name, file.Data)
-			all.WriteString(lines)
+			all.WriteString(withoutHabit(lines, ""))
 		}
 	}
 	golden(t, path, archive, all.String())
@@ -169,8 +185,8 @@ func TestCopiedAround(t *testing.T) {
 // What is no shell script is said to be none, with the place.
 func TestNotAScript(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"open.sh", "srun bash -c 'torchrun\n", "open.sh:1:14: syntax error: "},
-		{"if.sh", "#!/bin/bash\nif true; then\n  ls\n", "if.sh:2:1: "},
+		{"open.sh", "srun bash -c 'torchrun\n", "open.sh:1:14: unexpected EOF while looking for matching `''"},
+		{"if.sh", "#!/bin/bash\nif true; then\n  ls\n", "if.sh:2:1: syntax error: unexpected end of file"},
 		{"train.py", "#!/usr/bin/env python3\nimport torch\n", "train.py:1:1: not an sh or bash script: its first line specifies /usr/bin/env python3"},
 		{"job.zsh", "#!/bin/zsh\nsrun hostname\n", "not an sh or bash script: its first line specifies /bin/zsh"},
 		{"test.bats", "#!/usr/bin/env bats\n", "not an sh or bash script"},
@@ -180,7 +196,7 @@ func TestNotAScript(t *testing.T) {
 		{"docker/Dockerfile", "CMD torchrun train.py\n", "Dockerfile: not an sh or bash script: no #! line"},
 		{"train.bin", "\x7fELF\x00\x01", "train.bin: a binary file: not a launch script"},
 		{"deep.sh", strings.Repeat("(", 5000), "nested more than"},
-		{"large.sh", strings.Repeat("# 345678\n", 20000), "large.sh: larger than 128 KiB: not a launch script"},
+		{"large.sh", strings.Repeat("# 345678\n", 500000), "large.sh: larger than 1 MiB: not a launch script"},
 	} {
 		_, _, err := lint.Check(c.name, strings.NewReader(c.text))
 		var wrong *lineerr.Error

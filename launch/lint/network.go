@@ -15,15 +15,11 @@ func glooInterface(s *subject) []hit {
 			continue
 		}
 		text := a.Value.Text()
-		switch {
-		case strings.ContainsAny(text, "^="):
+		if strings.ContainsAny(text, "^=") {
 			hits = append(hits, hit{
 				at:      a.Value.Origin(),
 				message: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands",
 			})
-		case strings.Contains(text, ","):
-			says := a.Name + "=" + showWord(a.Value) + " is a list; only NCCL accepts lists"
-			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, message: says})
 		}
 	}
 	return hits

@@ -169,7 +169,8 @@ func pythonRunsOnce(s *subject) []hit {
 	if !s.isBatch() || !s.job.wantsGPUs() || len(s.launches) > 0 {
 		return nil
 	}
-	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus == 1) {
+	// More tasks than GPUs on one node are probably meant as CPUs.
+	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus > 0 && s.job.perNode > s.job.gpus) {
 		return nil
 	}
 	var hits []hit
@@ -184,7 +185,7 @@ func pythonRunsOnce(s *subject) []hit {
 		file, arguments := pythonScript(c)
 		isLauncher := slices.ContainsFunc(arguments, func(w script.Word) bool { // the program itself is told the nodes
 			name, _, _ := w.Cut('=')
-			return slices.Contains([]string{
+			return strings.HasSuffix(name.Text(), ".py") || slices.Contains([]string{
 				"--hostfile", "--nnodes", "--machine_rank", "--master_addr", "--master-addr",
 			}, name.Text())
 		})
@@ -201,7 +202,12 @@ func pythonRunsOnce(s *subject) []hit {
 		case s.job.nodes > 1:
 			size = fmt.Sprintf("%d nodes", s.job.nodes)
 		}
-		hits = append(hits, hit{at: c.At, message: "the job has " + size + ", but python is started by the batch script itself"})
+		h := hit{at: c.At, message: "the job has " + size + ", but python is started by the batch script itself"}
+		if s.job.nodes == 1 { // the program may start its own processes, or use all GPUs from one
+			h.severity = Warning
+			h.why = "a batch script runs once: unless the program starts its own processes, it uses one GPU"
+		}
+		hits = append(hits, h)
 	}
 	return hits
 }
@@ -245,6 +251,9 @@ func nnodesMismatch(s *subject, l *launch) []hit {
 		want = st.tasks
 	}
 	low, high, known := l.nodeRange(st)
+	if high == 1 && l.differsByTask() {
+		return nil // separate runs
+	}
 	if !known || want == 0 || low <= want && want <= high {
 		return nil
 	}
@@ -303,10 +312,24 @@ func workersInOtherJobs(s *subject) []hit {
 func processesExceedGPUs(s *subject, l *launch) []hit {
 	st := s.stepOfLaunch(l)
 	n, f, known := l.processesPerNode()
-	if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
+	if !known || l.kind == "deepspeed" || l.Remote {
 		return nil
 	}
-	return []hit{{at: f.value.Origin(), message: fmt.Sprintf("%d processes per node, but %s", n, countOf(st.gpus, "GPU"))}}
+	_, devices := l.visibleDevices()
+	h := hit{at: f.value.Origin(), message: fmt.Sprintf("%d processes per node, but %s", n, countOf(st.gpus, "GPU"))}
+	switch {
+	case st.gpus > 0 && n > st.gpus && devices >= n:
+		h.severity = Warning
+		h.why = "Slurm gives the job no more GPUs: other jobs use the rest, and most clusters hide them " +
+			"(\"invalid device ordinal\")"
+	case st.gpus > 0 && n > st.gpus:
+	case st.gpus == 0 && st.allGPUs > 0 && n*st.nodes > st.allGPUs:
+		h.message = fmt.Sprintf("%d processes on each of %s, but %s in all",
+			n, countOf(st.nodes, "node"), countOf(st.allGPUs, "GPU"))
+	default:
+		return nil
+	}
+	return []hit{h}
 }
 
 func processesExceedVisible(s *subject, l *launch) []hit {
@@ -316,11 +339,16 @@ func processesExceedVisible(s *subject, l *launch) []hit {
 		return nil
 	}
 	name, devices := l.visibleDevices()
-	if devices > 0 && n > devices {
-		says := fmt.Sprintf("%d processes per node, but %s has %s", n, name, countOf(devices, "device"))
-		return []hit{{at: f.value.Origin(), message: says}}
+	if devices == 0 || n <= devices {
+		return nil
 	}
-	return nil
+	h := hit{at: f.value.Origin()}
+	h.message = fmt.Sprintf("%d processes per node, but %s has %s", n, name, countOf(devices, "device"))
+	if a := l.Getenv(name); a != nil && isPartition(a.Value) {
+		h.message = fmt.Sprintf("%d processes per node, but CUDA uses only the first MIG device of %s", n, name)
+		h.fix = "start a launcher for each MIG device, with that device alone in " + name
+	}
+	return []hit{h}
 }
 
 // visibleDevices returns the number of visible devices, 0 if not known, and the flag or
@@ -339,11 +367,17 @@ func (l *launch) visibleDevices() (name string, devices int) {
 	return "", 0
 }
 
+// isPartition reports whether a list of devices begins with a MIG device, a part of a GPU.
+func isPartition(w script.Word) bool { return w.HasPrefix("MIG-") }
+
 // countDevices counts the devices of a list, 0 for other values: all, none, -1.
 func countDevices(w script.Word) int {
 	text, known := w.Literal()
 	if text = strings.Trim(text, ", "); !known || text == "" || strings.HasPrefix(text, "-") {
 		return 0
+	}
+	if isPartition(w) {
+		return 1 // CUDA uses one MIG device
 	}
 	names := strings.Split(text, ",")
 	if first := names[0]; strings.Trim(first, "0123456789 ") != "" &&

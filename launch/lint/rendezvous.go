@@ -154,6 +154,7 @@ func masterAddrUnset(s *subject) []hit {
 	if s.assignsVariable("MASTER_ADDR") || s.setsUnknown() {
 		return nil
 	}
+	expected := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool { return a.Name == "MASTER_ADDR" })
 	var hits []hit
 	for _, l := range s.launches {
 		srun := l.Starter("srun")
@@ -165,7 +166,7 @@ func masterAddrUnset(s *subject) []hit {
 		for _, c := range host.Chars {
 			if c.Ref != nil && c.Ref.Name == "MASTER_ADDR" && c.Ref.Default == nil && !c.Ref.Required {
 				severity := Error
-				if !s.isBatch() {
+				if !s.isBatch() || expected || srun != nil && setsMasterAddr(srun) {
 					severity = Warning // the user's shell may set it
 				}
 				hits = append(hits, hit{at: c.At, severity: severity})
@@ -175,8 +176,13 @@ func masterAddrUnset(s *subject) []hit {
 	return hits
 }
 
+// setsMasterAddr reports whether srun starts a container, in which a hook for PyTorch sets MASTER_ADDR.
+func setsMasterAddr(srun *script.Command) bool {
+	return slices.ContainsFunc(srun.Options, func(o script.Option) bool { return strings.HasPrefix(o.Name, "container-") })
+}
+
 func noRendezvous(s *subject, l *launch) []hit {
-	if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) {
+	if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) || s.sharesHost(l) {
 		return nil
 	}
 	if _, ok := l.findFlag("standalone"); ok {
@@ -206,8 +212,11 @@ func rdzvIDConstant(s *subject, l *launch) []hit {
 	return nil
 }
 
-func c10dWithNodeRank(_ *subject, l *launch) []hit {
+func c10dWithNodeRank(s *subject, l *launch) []hit {
 	f, ok := l.nodeRank()
+	if l.isSingleNode(s.stepOfLaunch(l)) {
+		return nil
+	}
 	if l.kind == "torchrun" && ok && l.backend() == "c10d" { // accelerate asks for --machine_rank
 		return []hit{{at: f.at}}
 	}

@@ -82,6 +82,21 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"deepspeed-master-addr":        each(launches, deepspeedMasterAddr),
 		"nccl-gid-index":               each((*subject).sets, gidIndexPinned),
 		"deepspeed-build-isolated":     each(commands, deepspeedBuildIsolated),
+		"placeholder":                  placeholder,
+		"command-cut":                  commandCut,
+		"output-folder":                outputFolder,
+		"not-exported":                 notExported,
+		"set-to-itself":                setToItself,
+		"launcher-variable-unset":      launcherVariableUnset,
+		"port-per-task":                portPerTask,
+		"same-port":                    samePort,
+		"step-waits":                   stepWaits,
+		"hostfile-slot":                hostfileSlot,
+		"jax-tasks-exceed-gpus":        jaxTasksExceedGPUs,
+		"jax-variable-unread":          each((*subject).sets, jaxVariableUnread),
+		"srun-keeps-running":           srunKeepsRunning,
+		"unread-part":                  unreadPart,
+		"sbatch-words":                 sbatchWords,
 	}
 }
 

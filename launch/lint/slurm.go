@@ -9,7 +9,27 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
+func sbatchWords(s *subject) []hit {
+	var hits []hit
+	for _, w := range s.Extra {
+		hits = append(hits, hit{at: w.At, message: showWord(w) + " is no option of sbatch"})
+	}
+	return hits
+}
+
+// otherCase matches a comment that sbatch would read as options if it were in upper case.
+var otherCase = regexp.MustCompile(`^(?i:sbatch)(\s+(--[a-z-]+(=\S+|\s+[^-\s]\S*)?|-[A-Za-z]\s*[^-\s]\S*))+\s*(#.*)?$`)
+
 func sbatchLineIgnored(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.Comments {
+		if otherCase.MatchString(c.Text) && !strings.HasPrefix(c.Text, "SBATCH") && (c.At == 0 || s.Text[c.At-1] == '\n') {
+			hits = append(hits, hit{
+				at: c.At, severity: Warning, message: "#" + c.Text[:len("sbatch")] + " is not #SBATCH",
+				why: "sbatch takes this line for a comment and ignores the option", fix: "write #SBATCH in upper case",
+			})
+		}
+	}
 	// A line in a string or a here-document is not a comment.
 	var late []script.Directive
 	for _, d := range s.Late {
@@ -18,25 +38,31 @@ func sbatchLineIgnored(s *subject) []hit {
 		}
 	}
 	if len(late) == 0 {
-		return nil
+		return hits
 	}
 	says := "this #SBATCH line comes"
 	if len(late) > 1 {
 		says = fmt.Sprintf("%d #SBATCH lines come", len(late))
 	}
-	return []hit{{at: late[0].At, message: says + " after the first command"}}
+	return append(hits, hit{at: late[0].At, message: says + " after the first command"})
 }
 
 func variableInSbatchLine(s *subject) []hit {
 	var hits []hit
-	for _, d := range s.Directives {
-		for _, w := range d.Words {
-			for i, c := range w.Chars {
-				if c.Ref == nil && c.Byte == '$' && i+1 < len(w.Chars) && namesVariable(w.Chars[i+1]) {
-					hits = append(hits, hit{at: c.At, message: showWord(w) + " contains a shell variable"})
-					break
-				}
+	for _, o := range s.Batch {
+		for i, c := range o.Value.Chars {
+			if c.Ref != nil || c.Byte != '$' || i+1 >= len(o.Value.Chars) || !namesVariable(o.Value.Chars[i+1]) {
+				continue
 			}
+			h := hit{at: c.At, message: "--" + o.Name + "=" + showWord(o.Value) + " contains a shell variable"}
+			switch {
+			case strings.HasPrefix(o.Name, "mail") || o.Name == "job-name" || o.Name == "comment":
+				h.severity, h.why = Warning, "sbatch does not expand it, and uses exactly this text"
+			case !slices.Contains([]string{"output", "error", "input", "chdir"}, o.Name):
+				h.why = "sbatch does not expand it, and rejects this text, or uses it as it is"
+			}
+			hits = append(hits, h)
+			break
 		}
 	}
 	return hits
@@ -81,7 +107,9 @@ func exportDropsEnvironment(s *subject) []hit {
 			return
 		}
 		names := strings.Split(text, ",")
-		if !slices.Contains(names, "ALL") && !slices.Contains(names, "NONE") && !slices.Contains(names, "NIL") {
+		if !slices.ContainsFunc(names, func(name string) bool {
+			return slices.Contains([]string{"ALL", "NONE", "NIL"}, strings.ToUpper(name))
+		}) {
 			hits = append(hits, hit{at: o.At, message: "--export=" + text + " lists variables without ALL"})
 		}
 	}

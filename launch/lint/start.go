@@ -58,17 +58,20 @@ func srunDeepSpeed(s *subject, l *launch) []hit {
 	if l.kind != "deepspeed" || len(l.program) == 0 || !s.onSeveral(l.Command) || l.Branch {
 		return nil
 	}
-	_, own := l.findFlag("no-ssh")
-	// Arguments that differ between tasks make separate runs.
-	if own || slices.ContainsFunc(l.Words, func(w script.Word) bool {
-		return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Depth >= l.Depth && r.Depth > 0 })
-	}) {
+	if _, own := l.findFlag("no-ssh"); own || l.differsByTask() {
 		return nil
 	}
 	return []hit{{
 		at:      l.At,
 		message: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes)),
 	}}
+}
+
+// differsByTask reports whether arguments differ between the tasks of srun, so that these are separate runs.
+func (l *launch) differsByTask() bool {
+	return slices.ContainsFunc(l.Words, func(w script.Word) bool {
+		return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Depth >= l.Depth && r.Depth > 0 })
+	})
 }
 
 func nodeRankConstant(s *subject) []hit {

@@ -22,6 +22,7 @@ type subject struct {
 // step holds the numbers in the options of sbatch or srun; 0 for unknown ones.
 type step struct {
 	nodes, tasks, perNode, gpus int
+	allGPUs                     int // of all nodes, where the number of each is not known
 	options                     []script.Option
 }
 
@@ -59,6 +60,9 @@ func newStep(outer step, options []script.Option, whole bool) step {
 			st.perNode = 1
 		}
 	}
+	if st.tasks > 0 { // Slurm takes no more nodes than tasks
+		st.nodes = min(st.nodes, st.tasks)
+	}
 	switch { // the missing number of tasks
 	case perGPU:
 		st.tasks, st.perNode = 0, 0
@@ -69,12 +73,13 @@ func newStep(outer step, options []script.Option, whole bool) step {
 	}
 	// The GPUs of a node may follow from those of a task or of the job.
 	if n := gpusPerNode(options); n >= 0 {
-		st.gpus = n
+		st.gpus, st.allGPUs = n, 0
 	} else if o, ok := findOption(options, "gpus-per-task"); ok {
 		st.gpus = lastNumber(o.Value) * st.perNode
 	} else if o, ok := findOption(options, "gpus"); ok && st.nodes > 0 {
-		st.gpus = 0
-		if n := lastNumber(o.Value); n%st.nodes == 0 {
+		st.gpus, st.allGPUs = 0, 0
+		if n := lastNumber(o.Value); strings.Contains(o.Value.Text(), ",") {
+		} else if st.allGPUs = n; n%st.nodes == 0 {
 			st.gpus = n / st.nodes
 		}
 	}
@@ -198,7 +203,7 @@ func (s *subject) sets() iter.Seq[set] {
 // assignsVariable reports whether the script sets a variable anywhere.
 func (s *subject) assignsVariable(name string) bool {
 	for a := range s.sets() {
-		if a.Name == name {
+		if a.Name == name && !isItself(a.Assignment) {
 			return true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch/why"
 )
 
 // longest is the maximum of an unfinished line in memory.
@@ -19,6 +20,7 @@ type output struct {
 	file  *os.File
 	rest  []byte // an unfinished line
 	blame *Blame
+	signs *why.Scanner // of all lines
 }
 
 // copyNew copies the new output since the last call. It ignores a missing file.
@@ -88,6 +90,10 @@ func (o *output) printLine(line []byte) error {
 	if b, found := parseBlame(text); found && o.blame == nil {
 		o.blame = &b
 	}
+	if o.signs == nil {
+		o.signs = why.NewScanner(-1)
+	}
+	o.signs.Add(text)
 	_, err := io.WriteString(o.to, text+"\n")
 	return err
 }

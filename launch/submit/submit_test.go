@@ -90,9 +90,9 @@ func TestOutput(t *testing.T) {
 func TestEndedSaysWhere(t *testing.T) {
 	st := State{ID: "12", Name: "FAILED", Nodes: "n[1-3]", Code: 3}
 	for want, e := range map[string]Result{
-		"job 12 FAILED after 2.0s on n2 (task 1: Killed): exit code 3": {st, Blame{"n2", "task 1: Killed"}, 2 * time.Second},
-		"job 12 FAILED after 2.0s on n[1-3]: exit code 3":              {st, Blame{}, 2 * time.Second},
-		"job 12 TIMEOUT after 2.0s on n1: exit code 0, signal 15":      {State{ID: "12", Name: "TIMEOUT", Nodes: "n1", Signal: 15}, Blame{}, 2 * time.Second},
+		"job 12 FAILED after 2.0s on n2 (task 1: Killed): exit code 3": {st, Blame{"n2", "task 1: Killed"}, 2 * time.Second, ""},
+		"job 12 FAILED after 2.0s on n[1-3]: exit code 3":              {st, Blame{}, 2 * time.Second, ""},
+		"job 12 TIMEOUT after 2.0s on n1: exit code 0, signal 15":      {State{ID: "12", Name: "TIMEOUT", Nodes: "n1", Signal: 15}, Blame{}, 2 * time.Second, ""},
 	} {
 		if e.String() != want {
 			t.Errorf("%s, want %s", e, want)

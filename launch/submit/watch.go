@@ -19,6 +19,8 @@ type Result struct {
 	State
 	Blame Blame // empty if no message names a node
 	Wall  time.Duration
+	// Hint is advice for the first known cause in the output, if any.
+	Hint string
 }
 
 // String sums up the job: state, nodes, reason and exit code.
@@ -69,8 +71,11 @@ func (s Slurm) Watch(ctx context.Context, id string) (Result, error) {
 			if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
 				w.Report.Warn("job %s: output file %s is not visible on this machine", w.id, w.last.Output)
 			}
-			w.out = output{blame: w.out.blame}
+			w.out = output{blame: w.out.blame, signs: w.out.signs}
 			e := Result{State: w.last, Wall: time.Since(w.begin)}
+			if !e.Passed() {
+				e.Hint = w.out.signs.Sign().Advice()
+			}
 			if w.out.blame != nil && !e.Passed() {
 				e.Blame = *w.out.blame
 			}
@@ -113,7 +118,7 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	// Report a change of the state.
 	before := w.last
 	if st.Restarts > before.Restarts {
-		w.out.blame = nil // from the run before the requeue
+		w.out.blame, w.out.signs = nil, nil // from the run before the requeue
 		w.Report.Warn("job %s was requeued and restarts", w.id)
 	}
 	switch {

@@ -80,7 +80,7 @@ func TestWatchFollowsJob(t *testing.T) {
 		if !strings.Contains(text, "running on n3") {
 			return
 		}
-		if err := os.WriteFile(out, []byte("epoch 1\x1b[2J\nsrun: error: n3: task 0: Exited with exit code 3\nlast"), 0o600); err != nil {
+		if err := os.WriteFile(out, []byte("epoch 1\x1b[2J\nOSError: [Errno 28] No space left on device\nsrun: error: n3: task 0: Exited with exit code 3\nlast"), 0o600); err != nil {
 			t.Error(err)
 		}
 	}}
@@ -91,7 +91,10 @@ func TestWatchFollowsJob(t *testing.T) {
 	if !strings.HasPrefix(ended.String(), "job 7 FAILED after ") || !strings.HasSuffix(ended.String(), " on n3 (task 0: Exited with exit code 3): exit code 3") {
 		t.Error(ended)
 	}
-	if want := "epoch 1\nsrun: error: n3: task 0: Exited with exit code 3\nlast\n"; f.log.String() != want {
+	if !strings.Contains(ended.Hint, "free disk space") || !strings.Contains(ended.Hint, "run 'dsbuild check'") {
+		t.Errorf("hint %q", ended.Hint)
+	}
+	if want := "epoch 1\nOSError: [Errno 28] No space left on device\nsrun: error: n3: task 0: Exited with exit code 3\nlast\n"; f.log.String() != want {
 		t.Errorf("output %q, want %q", f.log.String(), want)
 	}
 	for text, times := range map[string]int{

@@ -18,7 +18,6 @@ var (
 	nameForm        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 	versionForm     = regexp.MustCompile(`^\d{1,6}(\.\d{1,6}){0,4}$`)
 	ageForm         = regexp.MustCompile(`^(\d{1,5})([hdw])$`)
-	sourceForm      = regexp.MustCompile(`^[!-~]{1,300}$`)
 	fingerprintForm = regexp.MustCompile(`^SHA256:[A-Za-z0-9+/]{43}$`)
 )
 
@@ -98,7 +97,7 @@ func (r *reader) readPolicy(p *Policy, body yamldoc.Node) {
 		case "minimum":
 			p.Minimum = r.text(pair.Node, "minimum", versionForm, "a version of DeepSpeed such as 0.19.8")
 		case "sources":
-			p.Sources = r.texts(pair.Node, "sources", sourceForm, "a pattern without spaces such as pkg:pypi/deepspeed@*")
+			p.Sources = r.texts(pair.Node, "sources", regexp.MustCompile(`^[!-~]{1,300}$`), "a pattern without spaces such as pkg:pypi/deepspeed@*")
 		case "max_age":
 			p.MaxAge = r.readAge(pair.Node)
 		case "companions":

@@ -217,8 +217,11 @@ func (f *Fleet) start(ctx context.Context, opt Options) error {
 			n.network = f.network
 		}
 	}
+	if err := stopServers(f.Nodes...); err != nil {
+		return err
+	}
 	for i, n := range f.Nodes {
-		if err := f.Start(i); err != nil {
+		if err := f.startServer(i); err != nil {
 			return fmt.Errorf("%s: %w", n.Name, err)
 		}
 	}

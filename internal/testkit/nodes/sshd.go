@@ -233,11 +233,17 @@ func (f *Fleet) Start(i int) error {
 	if n.Pid() != 0 {
 		return nil
 	}
+	if err := stopServers(n); err != nil { // the leftovers of an earlier server
+		return err
+	}
+	return f.startServer(i)
+}
+
+// startServer runs node i, on which nothing runs.
+func (f *Fleet) startServer(i int) error {
+	n := f.Nodes[i]
 	if strings.ContainsAny(n.Dir, "\t\n\"'%") {
 		return fmt.Errorf("%q: sshd_config cannot name such a folder", n.Dir)
-	}
-	if err := n.stopServer(); err != nil { // the leftovers of an earlier server
-		return err
 	}
 	if err := os.WriteFile(n.configFile(), []byte(n.serverConfig(f.sshd, f.User)), 0o600); err != nil {
 		return err
@@ -248,7 +254,7 @@ func (f *Fleet) Start(i int) error {
 	for deadline := time.Now().Add(time.Minute); !n.isListening(); time.Sleep(10 * time.Millisecond) {
 		if n.Pid() == 0 || time.Now().After(deadline) {
 			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only for an error message
-			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, child.LastLines(log, 1)), n.stopServer())
+			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, child.LastLines(log, 1)), stopServers(n))
 		}
 	}
 	return nil
@@ -293,24 +299,26 @@ func (n *Node) Pid() int {
 	}
 }
 
-// stopServer ends the node's sshd, its connections and all processes that they left running.
-func (n *Node) stopServer() error {
+// stopServers ends the sshd of each node, its connections and all processes that they left running.
+func stopServers(nodes ...*Node) error {
 	// At least twice: while a process becomes another program, its environment does not identify
 	// it.
 	for quiet := 0; quiet < 2; quiet++ {
-		pids := n.ownProcesses()
+		pids := ownProcesses(nodes...)
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGTERM) //nolint:errcheck // it may be gone
 		}
 		for _, pid := range pids {
-			if err := n.waitOrKill(pid); err != nil {
+			if err := waitOrKill(pid); err != nil {
 				return err
 			}
 			quiet = 0
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	n.awaitServer()
+	for _, n := range nodes {
+		n.awaitServer()
+	}
 	return nil
 }
 
@@ -322,28 +330,32 @@ func (n *Node) awaitServer() {
 	}
 }
 
-// ownProcesses lists the listener, its descendants, and all other processes with the node's mark
-// in their environment.
-func (n *Node) ownProcesses() []int {
+// ownProcesses lists the listener of each node, its descendants, and all other processes with the node's
+// mark in their environment.
+func ownProcesses(nodes ...*Node) []int {
 	all := proc.All()
 	var pids []int
-	if pid := n.Pid(); pid != 0 {
-		pids = append(pids, pid)
-		for _, p := range proc.Descendants(all, pid) {
-			pids = append(pids, p.PID)
+	var marks []string
+	for _, n := range nodes {
+		marks = append(marks, n.marker())
+		if pid := n.Pid(); pid != 0 {
+			pids = append(pids, pid)
+			for _, p := range proc.Descendants(all, pid) {
+				pids = append(pids, p.PID)
+			}
 		}
 	}
-	return append(pids, withEnv(all, n.marker())...)
+	return append(pids, withEnv(all, marks...)...)
 }
 
 // waitOrKill waits for a process that was asked to end, and kills it if it does not.
-func (n *Node) waitOrKill(pid int) error {
+func waitOrKill(pid int) error {
 	if hasEnded(pid, 3*time.Second) {
 		return nil
 	}
 	syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
 	if !hasEnded(pid, time.Minute) {
-		return fmt.Errorf("process %d of %s does not end", pid, n.Name)
+		return fmt.Errorf("process %d of a node does not end", pid)
 	}
 	return nil
 }
@@ -360,8 +372,8 @@ func hasEnded(pid int, limit time.Duration) bool {
 	}
 }
 
-// withEnv returns the processes that were started with this variable.
-func withEnv(all []proc.Process, kv string) []int {
+// withEnv returns the processes that were started with one of these variables.
+func withEnv(all []proc.Process, variables ...string) []int {
 	var found []int
 	for _, p := range all {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
@@ -369,7 +381,7 @@ func withEnv(all []proc.Process, kv string) []int {
 			continue
 		}
 		for v := range bytes.SplitSeq(b, []byte{0}) {
-			if string(v) == kv {
+			if slices.Contains(variables, string(v)) {
 				found = append(found, p.PID)
 				break
 			}
@@ -380,26 +392,23 @@ func withEnv(all []proc.Process, kv string) []int {
 
 // Down stops every node and the processes on it. Files stay.
 func (f *Fleet) Down() error {
-	var errs []error
-	for _, n := range f.Nodes {
-		errs = append(errs, n.stopServer())
-	}
+	err := stopServers(f.Nodes...)
 	if f.network != nil {
-		errs = append(errs, f.network.close())
+		err = errors.Join(err, f.network.close())
 	}
 	f.unlock()
-	return errors.Join(errs...)
+	return err
 }
 
 // Stop ends node i, connections included.
-func (f *Fleet) Stop(i int) error { return f.Nodes[i].stopServer() }
+func (f *Fleet) Stop(i int) error { return stopServers(f.Nodes[i]) }
 
 // Kill ends node i and all processes on it at once, as a power cut does. Its disk stays as it
 // is.
 func (f *Fleet) Kill(i int) error {
 	n := f.Nodes[i]
 	for deadline, quiet := time.Now().Add(time.Minute), 0; quiet < 2; {
-		pids := slices.DeleteFunc(n.ownProcesses(), func(pid int) bool { return hasEnded(pid, 0) })
+		pids := slices.DeleteFunc(ownProcesses(n), func(pid int) bool { return hasEnded(pid, 0) })
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
 		}
@@ -430,7 +439,7 @@ func (f *Fleet) Configure(i int, lines ...string) error {
 // restarts it. known_hosts keeps the old key.
 func (f *Fleet) Rekey(i int) error {
 	n := f.Nodes[i]
-	if err := n.stopServer(); err != nil {
+	if err := stopServers(n); err != nil {
 		return err
 	}
 	if err := newKey(n.hostKeyFile()); err != nil {

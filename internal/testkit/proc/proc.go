@@ -38,14 +38,14 @@ func Read(root string, pid int) (Process, error) {
 
 // All reads the table.
 func All() []Process {
-	files, _ := filepath.Glob(Root + "/[0-9]*/stat") // a bad pattern finds none
+	entries, _ := os.ReadDir(Root) //nolint:errcheck // without it no process is seen
 	var all []Process
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
-			continue // it has ended
+			continue // not a process
 		}
-		if p, err := parse(string(text)); err == nil {
+		if p, err := Read(Root, pid); err == nil { // else it has ended
 			all = append(all, p)
 		}
 	}

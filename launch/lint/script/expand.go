@@ -136,7 +136,7 @@ func (sh *shell) expandParameter(p *syntax.ParamExp, quoted bool) []Char {
 	}
 	name := p.Param.Value
 	v := sh.env.vars[name]
-	r := &Ref{Name: name, Assigned: v != nil, Several: name == "@" || name == "*" && !quoted}
+	r := &Ref{Name: name, Assigned: v != nil, Lost: v != nil && v.lost, Several: name == "@" || name == "*" && !quoted}
 	switch {
 	case p.Index != nil:
 		w, _ := p.Index.(*syntax.Word)

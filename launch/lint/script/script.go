@@ -16,15 +16,13 @@ import (
 	"slices"
 	"strings"
 
-	"mvdan.cc/sh/v3/syntax"
-
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // Bounds of the work: launch scripts are small, and hostile input must not take long.
 const (
 	// MaxSize is the maximum size of a script.
-	MaxSize     = 128 << 10
+	MaxSize     = 1 << 20
 	maxCommands = 2000    // with assignments
 	maxChars    = 1 << 19 // of all expansions, with the variables that subshells copy
 	maxWord     = 32 << 10
@@ -36,6 +34,8 @@ const (
 
 // Script describes a file.
 type Script struct {
+	// Text is the file.
+	Text []byte
 	// Batch are the #SBATCH options in order, in a heterogeneous job those of the first component.
 	Batch []Option
 	// Heterogeneous: the job has several components, of which each step chooses one.
@@ -55,6 +55,12 @@ type Script struct {
 	// Blanks are the backslashes that quote a blank at the end of a command or before a
 	// comment, and so do not continue the line.
 	Blanks []int
+	// Extra are the words of #SBATCH lines that are neither options nor values.
+	Extra []Word
+	// Unfilled are the words still to fill in, <your partition>, with their ends.
+	Unfilled [][]int
+	// End is the position up to which the script is read, the bounds of the work permitting.
+	End int
 	// Shebang is the position of the first line that begins with #!, or -1.
 	Shebang int
 	// CarriageReturn is the position of the first Windows line end, or -1.
@@ -187,47 +193,26 @@ func (c *Command) Starter(names ...string) *Command {
 	return nil
 }
 
-// SyntaxError is the reason why a text is not a shell script.
-type SyntaxError struct {
-	At  int // the byte; -1: the text as a whole
-	Err error
-}
-
-func (e *SyntaxError) Error() string { return e.Err.Error() }
-
-// Unwrap is the parser's error.
-func (e *SyntaxError) Unwrap() error { return e.Err }
-
 // Read reads a script. The error is a *SyntaxError.
 func Read(text []byte) (*Script, error) {
 	switch {
 	case len(text) > MaxSize:
-		return nil, &SyntaxError{-1, fmt.Errorf("larger than %d KiB: not a launch script", MaxSize>>10)}
+		return nil, &SyntaxError{At: -1, Err: fmt.Errorf("larger than %d MiB: not a launch script", MaxSize>>20)}
 	case bytes.IndexByte(text, 0) >= 0:
-		return nil, &SyntaxError{-1, errors.New("a binary file: not a launch script")}
+		return nil, &SyntaxError{At: -1, Err: errors.New("a binary file: not a launch script")}
 	case nestingDepth(text) > maxNesting:
-		return nil, &SyntaxError{0, fmt.Errorf("nested more than %d levels deep", maxNesting)}
+		return nil, &SyntaxError{At: 0, Err: fmt.Errorf("nested more than %d levels deep", maxNesting)}
 	}
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	if shebang, ok := bytes.CutPrefix(first, []byte("#!")); ok && !isShellLine(string(shebang)) {
 		program := strings.TrimSpace(string(shebang))
-		return nil, &SyntaxError{0, fmt.Errorf("not an sh or bash script: its first line specifies %s", program)}
+		return nil, &SyntaxError{At: 0, Err: fmt.Errorf("not an sh or bash script: its first line specifies %s", program)}
 	}
-	src := &source{text: text}
-	file, err := src.parseShell()
-	var parse syntax.ParseError
-	var lang syntax.LangError
-	switch {
-	case errors.As(err, &parse):
-		return nil, &SyntaxError{int(parse.Pos.Offset()), errors.New("syntax error: " + parse.Text)}
-	case errors.As(err, &lang):
-		lang.Filename = ""
-		_, text, _ := strings.Cut(lang.Error(), ": ")
-		return nil, &SyntaxError{int(lang.Pos.Offset()), errors.New(text)}
-	case err != nil:
-		return nil, &SyntaxError{0, err}
+	src, file, unfilled, err := readFile(text)
+	if err != nil {
+		return nil, newSyntaxError(src, err)
 	}
-	return readScript(src, file), nil
+	return readScript(text, src, file, unfilled), nil
 }
 
 // isShellLine reports whether a #! line names a supported shell.

@@ -256,3 +256,32 @@ func TestBounded(t *testing.T) {
 		}
 	}
 }
+
+// What bash refuses is reported in bash's own words.
+func TestSyntaxErrorsAsBash(t *testing.T) {
+	for _, text := range []string{
+		"if true; then\n ls\n", "echo 'abc\n", "echo \"abc\n", "echo $(ls\n", "echo ${A\n", "echo `ls\n",
+		"for i in 1 2; do\necho\n", "done\n", "ls )\n", "a() {\n ls\n", "cat <in >\n", "if ; then ls; fi\n",
+		"case x in\na) ls\n", "ls | | wc\n", "ls &&\n", "&& ls\n", "fi\n", "while true; ls; done\n", "A=(1 2\n", "then ls\n",
+		"[[ -f x ]\n", "foo(bar) {\n ls\n}\n", "}\n", "echo a; ; echo b\n", "if true; then ls; else; fi\n", "x(f\"a b\")\n",
+		"esac\n", "for do\n", "echo <(ls\n", "select x in; do\n", "until x; do y; fi\n", "ls; } \n",
+	} {
+		check := exec.Command("bash", "-n")
+		check.Stdin, check.Env = strings.NewReader(text), []string{"LC_ALL=C", "PATH=" + os.Getenv("PATH")}
+		out, _ := check.CombinedOutput()
+		_, want, _ := strings.Cut(string(out), "line ")
+		_, want, _ = strings.Cut(want, ": ")
+		want, _, _ = strings.Cut(want, "\n")
+		if _, err := script.Read([]byte(text)); want == "" || err == nil || err.Error() != want {
+			t.Errorf("%q: %v, bash says: %s", text, err, out)
+		}
+	}
+}
+
+// A here-document without its end is no error for bash, which warns.
+func TestOpenHereDocument(t *testing.T) {
+	s, err := script.Read([]byte("srun hostname\ncat <<EOF\ntext\n"))
+	if err != nil || len(s.Commands) != 3 {
+		t.Errorf("%v: %+v, want srun, hostname and cat", err, s)
+	}
+}

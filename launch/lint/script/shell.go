@@ -34,6 +34,7 @@ type variable struct {
 	value    Word
 	unknown  bool // it may have any value, or none
 	unset    bool // certainly not set: unset NAME
+	lost     bool // set by an outer shell, which does not export it
 	exported bool
 	record   *Assignment
 }

@@ -166,6 +166,7 @@ func findDirectives(text string) (before, after []Directive) {
 			} else {
 				before = append(before, d)
 			}
+		case template.MatchString(line) && strings.HasPrefix(strings.TrimSpace(line), "{%"):
 		case strings.TrimSpace(line) != "" && !strings.HasPrefix(strings.TrimSpace(line), "#"):
 			started = true
 		}
@@ -186,7 +187,14 @@ func directiveWords(line string, at int) []Word {
 		}
 		return &words[len(words)-1]
 	}
-	for i := range len(line) {
+	unknown := append(template.FindAllStringIndex(line, -1), fillIn.FindAllStringIndex(line, -1)...)
+	for i := 0; i < len(line); i++ {
+		if j := slices.IndexFunc(unknown, func(span []int) bool { return span[0] == i }); j >= 0 {
+			w := begin(i)
+			w.Chars = append(w.Chars, Char{Ref: &Ref{text: line[i:unknown[j][1]]}, At: at + i})
+			i = unknown[j][1] - 1
+			continue
+		}
 		b := line[i]
 		switch {
 		case !escaped && b == '\\' && quote != '\'':

@@ -2,6 +2,11 @@ package script
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -28,6 +33,121 @@ func sourceOf(w Word) *source {
 	return src
 }
 
+// template matches what a program that writes scripts replaces, {{ nodes }}, and its statements, {% if x %}.
+var template = regexp.MustCompile(`\$?\{\{[^{}\n]+\}\}|(?m:^[ \t]*\{%[^\n]*?%\}[ \t]*\n)|\{%[^\n]*?%\}`)
+
+// fillIn matches what a user has to replace: <your partition>.
+var fillIn = regexp.MustCompile(`<[A-Za-z_](?:[^<>\n]*[^<>\s])?>`)
+
+// newSource makes the source of a file: each of the spans is one unknown word, and statements of templates are nothing.
+func newSource(text []byte, spans [][]int) *source {
+	spans = slices.SortedFunc(slices.Values(append(template.FindAllIndex(text, -1), spans...)), func(a, b []int) int {
+		return cmp.Compare(a[0], b[0])
+	})
+	if len(spans) == 0 {
+		return &source{text: text}
+	}
+	var w Word
+	at := 0
+	literal := func(end int) {
+		for ; at < end; at++ {
+			w.Chars = append(w.Chars, Char{Byte: text[at], At: at})
+		}
+	}
+	for _, span := range spans {
+		if span[0] < at {
+			continue // within another span
+		}
+		literal(span[0])
+		name := string(text[span[0]:span[1]])
+		if !strings.HasPrefix(strings.TrimSpace(name), "{%") {
+			w.Chars = append(w.Chars, Char{Ref: &Ref{text: name}, At: at})
+		}
+		at = span[1]
+	}
+	literal(len(text))
+	return sourceOf(w)
+}
+
+// readFile parses a file, and finds what its user has not yet filled in: bash reads <your partition> as redirections.
+func readFile(text []byte) (src *source, file *syntax.File, unfilled [][]int, err error) {
+	for opened := 0; ; {
+		src = newSource(text, unfilled)
+		file, err = src.parseShell()
+		if stop := openHereDocument.FindSubmatch([]byte(fmt.Sprint(err))); stop != nil && opened < maxOpened { // it ends with the file
+			opened++
+			text = slices.Concat(text, []byte("\n"), stop[1], []byte("\n"))
+			continue
+		}
+		more := fillIns(src, file, err, text)
+		if len(more) == 0 || len(unfilled) > maxUnfilled {
+			return src, file, unfilled, err
+		}
+		unfilled = append(unfilled, more...)
+	}
+}
+
+// openHereDocument matches the parser's error about a here-document without its end, which bash accepts.
+var openHereDocument = regexp.MustCompile("unclosed here-document `(.*)`$")
+
+// Bounds of how often a file is parsed.
+const (
+	maxUnfilled = 50 // words to fill in
+	maxOpened   = 5  // here-documents without an end
+)
+
+// fillIns finds the words to fill in among the redirections, or in the line with the syntax error.
+func fillIns(src *source, file *syntax.File, err error, text []byte) (found [][]int) {
+	seen := map[int]bool{}
+	add := func(from, to int) {
+		for _, span := range fillIn.FindAllIndex(text[from:to], -1) {
+			span = []int{from + span[0], from + span[1]}
+			if !seen[span[0]] && !src.isUnknown(span[0]) {
+				seen[span[0]], found = true, append(found, span)
+			}
+		}
+	}
+	lineOf := func(at int) (from, to int) {
+		from = bytes.LastIndexByte(text[:at], '\n') + 1
+		if n := bytes.IndexByte(text[at:], '\n'); n >= 0 {
+			return from, at + n
+		}
+		return from, len(text)
+	}
+	if parse, ok := err.(syntax.ParseError); ok { //nolint:errorlint // the parser returns it as it is
+		if at := src.placeOf(parse.Pos); at < len(text) {
+			add(lineOf(at))
+		}
+		return found
+	}
+	if err != nil {
+		return nil
+	}
+	syntax.Walk(file, func(n syntax.Node) bool {
+		if r, ok := n.(*syntax.Redirect); ok && r.Op == syntax.RdrIn && r.N == nil {
+			at := src.placeOf(r.OpPos)
+			_, end := lineOf(at)
+			if span := fillIn.FindIndex(text[at:end]); span != nil && span[0] == 0 && !isRedirections(text[at:end], span[1]) {
+				add(at, at+span[1])
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// isRedirections reports whether <a>b, whose first end bytes look like a word to fill in, is two redirections.
+func isRedirections(text []byte, end int) bool {
+	const ends = " \t\"';|&)/:,=" // what may follow a word to fill in
+	return end < len(text) && !bytes.ContainsAny(text[:end], " \t") && strings.IndexByte(ends, text[end]) < 0
+}
+
+// isUnknown reports whether the byte at a position of the file is the beginning of an unknown word.
+func (s *source) isUnknown(at int) bool {
+	i, found := slices.BinarySearchFunc(s.chars, at, func(c Char, at int) int { return cmp.Compare(c.At, at) })
+	return found && s.chars[i].Ref != nil
+}
+
 // charAt returns the i-th byte of the text with its position in the file.
 func (s *source) charAt(i int) Char {
 	if s.chars == nil {
@@ -51,8 +171,12 @@ func (s *source) placeOfByte(i int) int {
 	return 0
 }
 
+// openComment matches a comment that ends with a backslash. The parser, unlike a shell, joins it with the next line.
+var openComment = regexp.MustCompile(`(?m)^(?:[^'"#\n]*[ \t])?#[^\n]*\\$`)
+
 func (s *source) parseShell() (*syntax.File, error) {
-	return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(bytes.NewReader(s.text), "")
+	text := openComment.ReplaceAllFunc(s.text, func(line []byte) []byte { return append(slices.Clone(line[:len(line)-1]), ' ') })
+	return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(bytes.NewReader(text), "")
 }
 
 // offset converts a parser's position to an index into the text.

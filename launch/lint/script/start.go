@@ -191,7 +191,7 @@ func (sh *shell) startShell(cmd *Command) {
 	sub := sh.newChild(cmd, wrapper{})
 	for name, v := range sub.env.vars { // the new shell inherits only exported variables
 		if !v.exported && !v.unset {
-			sub.forget(name)
+			sub.env.vars[name] = &variable{unknown: true, record: v.record, lost: !v.unknown && !v.record.Inherited}
 		}
 	}
 	sub.src = src

@@ -7,14 +7,27 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-func readScript(src *source, file *syntax.File) *Script {
-	text := string(src.text)
-	s := &Script{Shebang: strings.Index("\n"+text, "\n#!"), CarriageReturn: strings.Index(text+"\n", "\r\n")}
+func readScript(file []byte, src *source, parsed *syntax.File, unfilled [][]int) *Script {
+	text := string(file)
+	s := &Script{
+		Shebang: strings.Index("\n"+text, "\n#!"), CarriageReturn: strings.Index(text+"\n", "\r\n"),
+		Text: file, Unfilled: unfilled, End: len(text),
+	}
 	s.Directives, s.Late = findDirectives(text)
 	options := newSlurmOptions(true)
 	for _, d := range s.Directives {
 		found, rest, _ := options.parseOptions(d.Words)
+		for _, w := range d.Words {
+			for _, c := range w.Chars {
+				if c.Ref != nil && strings.HasPrefix(c.Ref.text, "<") {
+					s.Unfilled = append(s.Unfilled, []int{c.At, c.At + len(c.Ref.text)})
+				}
+			}
+		}
 		s.Heterogeneous = s.Heterogeneous || len(rest) > 0 && slices.Contains([]string{"hetjob", "packjob"}, rest[0].Text())
+		if len(rest) > 0 && !s.Heterogeneous {
+			s.Extra = append(s.Extra, rest[0])
+		}
 		if !s.Heterogeneous {
 			s.Batch = append(s.Batch, found...)
 		}
@@ -26,12 +39,12 @@ func readScript(src *source, file *syntax.File) *Script {
 		functions: new([]*function),
 		budget:    &budget{},
 	}
-	sh.recordComments(file)
+	sh.recordComments(parsed)
 	for _, w := range exportedVariables(s.Batch) {
 		name, value, _ := w.Cut('=')
 		sh.setVariable(sh.newAssignment(name.Text(), value, w.At), true)
 	}
-	sh.runStatements(file.Stmts)
+	sh.runStatements(parsed.Stmts)
 	sh.InFunction, sh.Branch = true, true
 	for i := 0; i < len(*sh.functions); i++ { // a body may declare further functions
 		f, sub := (*sh.functions)[i], sh.newSubshell()
@@ -71,6 +84,9 @@ func (sh *shell) runStatements(list []*syntax.Stmt) {
 // runStatement follows a statement in the order of a shell. It takes each branch and each loop once.
 func (sh *shell) runStatement(s *syntax.Stmt) {
 	if s == nil || s.Cmd == nil || !sh.enterLevel() {
+		if s != nil && sh.budget.isSpent() {
+			sh.script.End = min(sh.script.End, sh.src.placeOf(s.Pos()))
+		}
 		return
 	}
 	defer sh.leaveLevel()

@@ -28,6 +28,8 @@ type Ref struct {
 	Depth int
 	// Assigned: the script sets the variable to an unknown value.
 	Assigned bool
+	// Lost: the script sets the variable in an outer shell and does not export it.
+	Lost bool
 	// Required: the shell exits if the variable is not set: ${NAME:?}.
 	Required bool
 	// Edited: a changed value: ${NAME%,*}, ${#NAME}.
@@ -36,11 +38,11 @@ type Ref struct {
 	Several bool
 }
 
-// NamesOptions reports whether the text may be options: several words, or a variable whose name
-// suggests options.
+// NamesOptions reports whether the text may be options: several words, a part of a template, or a
+// variable whose name suggests options.
 func (r *Ref) NamesOptions() bool {
 	name := strings.ToUpper(r.Name)
-	return r.Several || slices.ContainsFunc([]string{"ARG", "OPT", "FLAG", "PARAM"}, func(part string) bool {
+	return r.Several || strings.HasPrefix(r.text, "{{") || slices.ContainsFunc([]string{"ARG", "OPT", "FLAG", "PARAM"}, func(part string) bool {
 		return strings.Contains(name, part)
 	})
 }

@@ -23,7 +23,7 @@ for step in range(int(os.environ.get("STEPS", "3"))):
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raise":
-        raise RuntimeError("out of memory, says the test")
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB (a test)")
     time.sleep(0.2)
 dist.destroy_process_group()
 print(f"rank {rank}: done, given {sys.argv[1:]}", flush=True)

@@ -1,5 +1,6 @@
 """What the CPU ops of an installed DeepSpeed compute and how they refuse, as JSON: the same for
-every torch, for every Python, and for a wheel of torch's C++ interface.
+every torch, for every Python, and for a wheel of torch's C++ interface. Of the ops cpu_adam and utils
+must be installed.
 
 usage: proof.py     PYTHONPATH: the folder with DeepSpeed, where it is not installed"""
 import hashlib
@@ -13,6 +14,7 @@ import time
 
 os.environ["DS_ACCELERATOR"] = "cuda"
 import torch  # noqa: E402
+from deepspeed.git_version_info import installed_ops  # noqa: E402
 from deepspeed.ops.op_builder.all_ops import ALL_OPS  # noqa: E402
 
 SIZES = (1, 7, 8, 64, 1000, 100003)  # with and without a rest after whole vectors
@@ -51,6 +53,8 @@ def numbers():
     results, words, runs = hashlib.sha256(), hashlib.sha256(), 0
     types = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
     for name, steps in (("cpu_adam", adam), ("cpu_lion", lion), ("cpu_adagrad", adagrad)):
+        if not installed_ops[name]:
+            continue
         op = ALL_OPS[name].load()
         for dtype, narrow, size, decay in itertools.product(types, (False, True), SIZES, (0.01, 0.0)):
             p, m, v, grads = tensors(size, dtype, dtype if narrow else torch.float32)
@@ -78,7 +82,8 @@ def optimizers():
     from deepspeed.ops.lion import DeepSpeedCPULion
 
     results = hashlib.sha256()
-    for kind, dtype, wide in itertools.product((DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, DeepSpeedCPULion), (torch.float32, torch.bfloat16, torch.float16), (True, False)):
+    kinds = [kind for op, kind in (("cpu_adam", DeepSpeedCPUAdam), ("cpu_adagrad", DeepSpeedCPUAdagrad), ("cpu_lion", DeepSpeedCPULion)) if installed_ops[op]]
+    for kind, dtype, wide in itertools.product(kinds, (torch.float32, torch.bfloat16, torch.float16), (True, False)):
         start, _, _, grads = tensors(1000, dtype, dtype)
         parameter = torch.nn.Parameter(start)
         optimizer = kind([parameter], lr=1e-3, weight_decay=0.01, fp32_optimizer_states=wide)
@@ -92,6 +97,8 @@ def optimizers():
 def files():
     """Files written and read by async_io from locked buffers of pin_memory, at once and asynchronously,
     by name; then what pin_memory says of its buffers."""
+    if not installed_ops["async_io"]:
+        return []
     told, handle = [], ALL_OPS["async_io"].load().aio_handle(1 << 20, 8, False, True, 2)
     told += [handle.get_block_size(), handle.get_queue_depth(), handle.get_single_submit(), handle.get_overlap_events(), handle.get_intra_op_parallelism()]
     written, read = (handle.new_cpu_locked_tensor(1 << 20, torch.empty(0, dtype=torch.float32)) for _ in range(2))

@@ -21,6 +21,9 @@ from dsbuild_node.journal import last_entry
 PART = ".part"  # ends the name of an upload that is not whole
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
 TRIAL = ".dsbuild-try-"  # begins the name of a folder by which nodes find out that they share its parent
+OF_MACHINE = {  # errors of a machine or of an account's limits, and the codes of their hints
+    errno.ENOSPC: "no-room", errno.EDQUOT: "no-room", errno.EFBIG: "process-limit", errno.EMFILE: "process-limit", errno.ENOMEM: "process-limit",
+    errno.EROFS: "remount", errno.EIO: "disk", errno.ESTALE: "disk"}
 GONE = ".dsbuild-gone"  # ends the name of a file or folder that is put aside, until sweep removes it
 
 
@@ -236,8 +239,9 @@ class Workplace:
 
     def last_run(self):
         """The run that made the last change, "" if there was none. Fails if a change could not be noted."""
-        if exists(self.journal) and not (stat.S_ISREG(os.lstat(self.journal).st_mode) and os.access(self.journal, os.W_OK)):
-            raise Failed("%s is not a writable regular file" % self.journal, "in-the-way")
+        for path in [os.path.join(self.home, name) for name in sorted(os.listdir(self.home)) if name.endswith((".json", ".jsonl", ".xz"))]:
+            if not stat.S_ISREG(os.lstat(path).st_mode) or path == self.journal and not os.access(path, os.W_OK):
+                raise Failed("%s is not a writable regular file" % path, "own-file")
         try:
             last = last_entry(self.journal)
         except (OSError, ValueError):
@@ -249,8 +253,12 @@ class Workplace:
         if isinstance(error, Failed):
             return {"failed": str(error), "advice": error.advice, "detail": error.detail, "busy": isinstance(error, Busy)}
         if isinstance(error, OSError):
-            return {"failed": "%s: %s" % (error.filename or self.home, error.strerror), "advice": "no-permission" if error.errno in (errno.EACCES, errno.EPERM) else no_room("[Errno %s]" % error.errno)}
-        return None
+            path = str(error.filename or self.home)
+            advice = "no-permission" if error.errno in (errno.EACCES, errno.EPERM) else OF_MACHINE.get(error.errno, "")
+            if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP) and (path + os.sep).startswith(self.home + os.sep):
+                advice = "own-file"
+            return {"failed": "%s: %s" % (path, error.strerror), "advice": advice}
+        return {"failed": "out of memory", "advice": "process-limit"} if isinstance(error, MemoryError) else None
 
 
 def die_with_parent(parent):
@@ -302,18 +310,15 @@ def run_program(name, argv, env, folder, orders, lock, limit):
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
         lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
-        words, advice = " ".join(lines)[:1000], no_room("".join(lines))
-        if advice:  # the program names a temporary file, on each node another
+        words, advice = " ".join(lines)[:1000], fault_of_machine("".join(lines))
+        if advice == "no-room":  # the program names a temporary file, on each node another
             raise Failed("%s exited with status %d: no space left on device" % (name, child.returncode), advice, words)
-        raise Failed("%s exited with status %d: %s" % (name, child.returncode, words))
+        raise Failed("%s exited with status %d: %s" % (name, child.returncode, words), advice)
 
 
-def no_room(text):
-    """The code of the advice for a full disk, a disk without free inodes, or a reached quota; ""
-    for any other error."""
-    if any(form % number in text for form in ("[Errno %d]", "(os error %d)") for number in (errno.ENOSPC, errno.EDQUOT)):
-        return "no-room"
-    return ""
+def fault_of_machine(text):
+    """The code of the advice for an error of OF_MACHINE in what an installer has said, or an empty text."""
+    return next((code for number, code in OF_MACHINE.items() if "[Errno %d]" % number in text or "(os error %d)" % number in text), "")
 
 
 def run_agent(env, verbs):

@@ -22,6 +22,7 @@ import time
 from dsbuild_node.agent import SIGNALS, Orders, answer, send, serve
 from dsbuild_node.controller import REQUEST, source_of
 from dsbuild_node.files import text
+from dsbuild_node.view import mounted_type
 
 CALLERS = 4096  # connections at the same time, if this program may have as many files
 PAYLOAD = 32 << 10  # more than a packet, to find a path that loses large packets
@@ -190,7 +191,7 @@ def variables():
     for secrets."""
     begins = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCHELASTIC_", "CUDA_", "NVIDIA_", "OMP_", "UCX_", "FI_")
     names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-             "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH", "LD_PRELOAD", "DS_ACCELERATOR", "TORCH_EXTENSIONS_DIR",
+             "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH", "LD_PRELOAD", "DS_ACCELERATOR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR",
              "TORCH_DISTRIBUTED_DEBUG", "TORCH_CPP_LOG_LEVEL")
     return {k: v for k, v in sorted(os.environ.items()) if k.startswith(begins) or k in names}
 
@@ -291,13 +292,38 @@ def seen(order):
 
 
 def limits():
-    """The memory that a process may lock, -1 without a limit, and the RDMA devices, which need it."""
+    """The memory that a process may lock, -1 without a limit, the RDMA devices, which need it, and the bytes of the
+    kernel's contiguous memory area, -1 if it does not say."""
     try:
         devices = sorted(os.listdir("/sys/class/infiniband"))
     except OSError:
         devices = []
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return {"memlock": -1 if soft == resource.RLIM_INFINITY else soft, "rdma": devices}
+    cma = -1
+    for line in text("/proc/meminfo").splitlines():
+        if line.startswith("CmaTotal:"):
+            cma = int(line.split()[1]) << 10
+    return {"memlock": -1 if soft == resource.RLIM_INFINITY else soft, "rdma": devices, "cma": cma}
+
+
+def nccl_files():
+    """The settings in NCCL's configuration files, which hold for all jobs: [file, setting]."""
+    files = ["/etc/nccl.conf", os.environ.get("NCCL_CONF_FILE") or os.path.expanduser("~/.nccl.conf")]
+    found = []
+    for path in files:
+        for line in text(path).splitlines():
+            line = line.strip()
+            if line and not line.startswith("#") and len(found) < 50:
+                found.append([path, line])
+    return found
+
+
+def triton():
+    """The folder in which Triton keeps compiled kernels, and its file system, which is empty without Triton."""
+    from importlib.util import find_spec
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    folder = os.environ.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
+    return {"folder": folder, "type": mounted_type(folder) if find_spec("triton") else ""}
 
 
 OLD = 3600  # seconds after which no build holds its lock
@@ -312,11 +338,7 @@ def operators():
     # Without operators in it the usual folder says nothing: a wheel may hold them all.
     if not chosen and not os.path.isdir(folder):
         return found
-    best, real = "", os.path.realpath(folder)
-    for line in text("/proc/self/mounts").splitlines():
-        place, kind = line.split()[1:3]
-        if (real + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best):
-            best, found["type"] = place, kind
+    found["type"] = mounted_type(folder)
     depth = folder.rstrip("/").count("/") + 2
     for at, inner, files in os.walk(folder):
         if at.count("/") >= depth:
@@ -359,6 +381,8 @@ def devices():
         "slowdown": query("--query-gpu=index,clocks_throttle_reasons.hw_slowdown"),
         "busy": query("--query-compute-apps=gpu_uuid,pid,process_name"),
         "fabric": query("--query-gpu=index,fabric.state"),
+        "mig": query("--query-gpu=index,mig.mode.current"),
+        "memory": query("--query-gpu=index,memory.total"),
         "xid": kernel_says,
     }
 
@@ -645,7 +669,7 @@ def survey(listener):
         "interfaces": interfaces,
         "variables": variables,
         "limits": limits,
-        "operators": operators,
+        "operators": operators, "triton": triton, "nccl_files": nccl_files,
     }
     single = list(parts)
     groups = {"disks": disks(), "devices": devices() if REQUEST["devices"] else {},

@@ -31,7 +31,7 @@ from dsbuild_node.distributions import (
     dist_info, dist_infos, home, installed, metadata_version, named_infos, normal, noted_extra_wheels, own_note,
     record_sha256, scripts_folder, sites)
 from dsbuild_node.controller import REQUEST
-from dsbuild_node.files import content, foreign_owner, load_json
+from dsbuild_node.files import content, foreign_owner, load_json, resolved
 from dsbuild_node.import_check import Failed
 from dsbuild_node.in_use import users
 from dsbuild_node.installation import (
@@ -106,10 +106,10 @@ def move(source, target):
 
 def inside(path):
     """path, which must lie in this environment, and not among dsbuild's own files."""
-    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    real = resolved(path)
     if (real + os.sep).startswith((HOME + os.sep, os.path.realpath(HOME) + os.sep)):
         raise Failed("package file %s is among dsbuild's own files" % path)
-    if not real.startswith(tuple(base + os.sep for base in sites() + [os.path.realpath(sys.prefix)])):
+    if not real.startswith(tuple(base + os.sep for base in BASES.values())):
         raise Failed("package file %s is outside the environment" % path)
     return real
 
@@ -163,9 +163,8 @@ class Replacement:
         function that reports whether the file there is the same; None if that is unknown."""
         self.own |= self.altered & set(incoming)  # a new command replaces the old one, also if somebody has altered that
         moved, blocking = self.own_roots(), {}
-        bases = sites() + [os.path.realpath(sys.prefix)]
         for path in sorted(incoming):
-            root = first_new(path, bases, moved)
+            root = first_new(path, BASES.values(), moved)
             if root is None:
                 continue
             if exists(root):
@@ -271,9 +270,9 @@ def new_files(wheel):
         elif parts[1] == "headers":
             # pip adds a folder with the package's name, in one of two spellings.
             stem = parts[0].split("-")[0]
-            files.update((os.path.join(os.path.realpath(headers), spelled, *parts[2:]), same) for spelled in (stem, stem.replace("_", "-")))
+            files.update((resolved(os.path.join(headers, spelled, *parts[2:])), same) for spelled in (stem, stem.replace("_", "-")))
         elif parts[1] in ("scripts", "data"):
-            files[os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:])] = same
+            files[resolved(os.path.join(sysconfig.get_path(parts[1]), *parts[2:]))] = same
         else:
             raise Failed("wheel has files for an unknown scheme: %r" % parts[1])
     files.update((os.path.join(scripts_folder(), command), None) for command in commands_of(texts.get("entry_points.txt", "")))
@@ -334,16 +333,16 @@ def mend_first_lines(info):
     right, *wrong = first_lines()[:4]
     wrong = [line for line in wrong if line != right]
     lines = content(record, 1 << 26).splitlines(True)
-    for path in [row[0] for row in record_rows(info) if row[0].startswith("../")]:
-        data = content(os.path.join(place, path), 1 << 26)
-        for line in wrong:
-            if data.startswith(line):
+    for i, row in enumerate(lines):
+        for name, *_ in rows_in(row, place):
+            path = os.path.join(place, name)
+            data = content(path, 1 << 26) if name.startswith("../") else b""
+            line = next((line for line in wrong if data.startswith(line)), b"")
+            if line:
                 data = right + data[len(line):]
-                with open(os.path.join(place, path), "wb") as f:
+                with open(path, "wb") as f:
                     f.write(data)
-                head, row = os.fsencode(path) + b",", "%s,sha256=%s,%d\n" % (path, written(hashlib.sha256(data).digest()), len(data))
-                lines = [os.fsencode(row) if old.startswith(head) else old for old in lines]
-                break
+                lines[i] = b"%s,sha256=%s,%d\n" % (row.rsplit(b",", 2)[0], written(hashlib.sha256(data).digest()).encode("ascii"), len(data))
     with open(record, "wb") as f:
         f.write(b"".join(lines))
 
@@ -387,7 +386,7 @@ def foreign_files(change, files):
             continue
         site = os.path.dirname(os.path.dirname(path_of(name)))
         known.add(name)
-        for row in rows_in(record):
+        for row in rows_in(record, site):
             other = os.path.normpath(os.path.join(site, row[0]))
             other = name_of(other) if other.startswith(tuple(base + os.sep for base in BASES.values())) else ""
             digest = change["digests"].get(other, "")
@@ -426,7 +425,7 @@ def open_as_environment():
     """Lets new files, also those of pip, be read and written by those who may read and write the folder of
     the packages, whatever umask the login has: by its group if they get it too, never written by others.
     HOME gets that folder's group and mode. A link in the place of HOME stays as it is, if it is private."""
-    owner = foreign_owner([sys.prefix] + sites())
+    owner = foreign_owner([sys.prefix, scripts_folder()] + sites())
     if owner:
         raise Failed("%s could redirect what root changes in this environment" % owner, "not-as-root")
     site = os.stat(sites()[0])

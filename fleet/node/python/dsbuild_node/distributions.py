@@ -21,8 +21,9 @@ def once(find):
 
 
 @once
-def sites():
-    """The directories that pip installs into, without duplicates. They are found once: each row of RECORD is compared with them."""
+def site_names():
+    """The directories that pip installs into, without links and duplicates, and the name by which Python and RECORD know
+    each: one above it may be a link. They are found once: each row of RECORD is compared with them."""
     # They are the same everywhere except in the Pythons of distributions. Only for those
     # this asks sysconfig, which takes long to import.
     tail = "python%d.%d%s/site-packages" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else "")
@@ -31,8 +32,15 @@ def sites():
         import sysconfig
 
         paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    paths = [os.path.realpath(p) for p in paths]
-    return paths[:1] if paths[0] == paths[1] else paths
+    found = {}
+    for path in paths:
+        found.setdefault(os.path.realpath(path), path)
+    return found
+
+
+def sites():
+    """The directories that pip installs into, without links and duplicates."""
+    return list(site_names())
 
 
 @once

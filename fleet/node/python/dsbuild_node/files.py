@@ -31,6 +31,11 @@ def text(path):
     return content(path).decode("utf-8", "replace")
 
 
+def resolved(path):
+    """A path without links above its last part."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
 def open_regular(path):
     """A descriptor of a regular file, for reading. Fails with an OSError for anything else: a pipe would block."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

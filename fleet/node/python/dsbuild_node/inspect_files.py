@@ -29,8 +29,6 @@ def digests(rows):
     links = {"folders": [], "files": []}
     for row in rows or []:
         path, said = row[0], row[1]
-        if "./" in path or "//" in path:
-            path = os.path.normpath(path)
         if not is_vouched(path, said):
             continue
         listed.add(path)
@@ -127,7 +125,7 @@ def tell_foreign_commands(site, rows):
         if not row[0].startswith("../"):
             continue
         path = os.path.normpath(os.path.join(site, row[0]))
-        program = interpreter_of(path) if os.path.basename(os.path.dirname(path)) == "bin" else ""
+        program = interpreter_of(path) if os.path.dirname(path) == scripts_folder() else ""
         is_python = program.startswith("/") and os.path.basename(program).startswith("python")
         if is_python and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
             emit({"wrong": "command %s starts the Python of another environment: %s" % (path, program), "advice": "other-python"})

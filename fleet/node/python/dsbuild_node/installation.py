@@ -1,10 +1,11 @@
 """Which files belong to the DeepSpeed of this environment, and what has become of it since dsbuild's last change: for
 programs that change an environment. One that only verifies it need not compile this."""
 import os
+import sys
 
 from dsbuild_node.distributions import (
     dist_info, dist_infos, home, installed, metadata_version, named_infos, noted_extra_wheels, own_note, record_sha256,
-    scripts_folder, sites)
+    scripts_folder, site_names, sites)
 from dsbuild_node.files import content, load_json, text
 from dsbuild_node.record import (
     altered, interpreter_of, is_as_recorded, owners, record_rows, rows_in, unknown_code, unknown_entries, wrong_byte_code)
@@ -20,14 +21,15 @@ def record_of(name):
 
 def other_pythons():
     """The site-packages of the other Pythons that put their commands into the same folder as this one."""
-    folder, found = scripts_folder(), set()
-    base = os.path.dirname(folder)
+    folder, found = scripts_folder(), {}
+    base = sys.prefix if os.path.realpath(os.path.join(sys.prefix, "bin")) == folder else os.path.dirname(folder)
     for lib in os.listdir(base):
         libraries = os.path.join(base, lib)
         for python in os.listdir(libraries) if lib.startswith("lib") and os.path.isdir(libraries) else ():
             there = python.startswith(("python", "pypy")) and any(os.path.exists(os.path.join(bin, python)) for bin in (folder, "/usr/bin"))
-            found.update(os.path.realpath(os.path.join(libraries, python, name)) for name in ("site-packages", "dist-packages") if there)
-    return sorted(place for place in found.difference(sites()) if os.path.isdir(place))
+            for place in [os.path.join(libraries, python, name) for name in ("site-packages", "dist-packages") if there]:
+                found.setdefault(os.path.realpath(place), place)
+    return sorted(place for real, place in found.items() if real not in sites() and os.path.isdir(place))
 
 
 def recorded_commands(paths, places):
@@ -35,8 +37,8 @@ def recorded_commands(paths, places):
     found, marks = {}, [os.fsencode("/" + os.path.basename(path)) + b"," for path in paths]
     for _, info in named_infos(places) if paths else ():
         data, place = content(os.path.join(info, "RECORD"), 1 << 26), os.path.dirname(info)
-        for row in rows_in(data) if any(mark in data for mark in marks) else ():
-            path = os.path.normpath(os.path.join(place, row[0]))
+        for row in rows_in(data, place) if any(mark in data for mark in marks) else ():
+            path = os.path.normpath(os.path.join(os.path.realpath(place), row[0]))
             if path in paths and is_as_recorded(path, row[1]):
                 found[path] = place
     return found
@@ -75,7 +77,7 @@ def is_environments(path):
     stem = name.lower().replace("-config", "").rstrip("0123456789.dtw")
     if folder == scripts_folder() and (stem in ("python", "pypy", "pydoc") or name.lower().split(".")[0] in ("activate", "deactivate", "activate_this")):
         return True
-    libraries = [os.path.dirname(place) for place in sites() + [os.path.join(os.path.realpath(os.path.dirname(os.__file__)), "")]]
+    libraries = [os.path.realpath(path) for path in [os.path.dirname(name) for name in site_names().values()] + [os.path.dirname(os.__file__)]]
     return name == "pyvenv.cfg" or any(mark + os.sep in path for mark in (os.sep + "conda-meta", os.sep + ".dsbuild")) or \
         path.startswith(tuple(library + os.sep for library in libraries))
 

@@ -4,11 +4,11 @@ because environments are moved, copied and linked."""
 import os
 import sys
 
-from dsbuild_node.distributions import home, sites
+from dsbuild_node.distributions import home, scripts_folder, sites
 from dsbuild_node.files import is_locked, open_regular, read_json
 from dsbuild_node.journal import BUSY, LAST, is_run, last_entry
 
-BASES = {"site": sites()[0], "platform": sites()[-1], "prefix": os.path.realpath(sys.prefix)}
+BASES = {"site": sites()[0], "platform": sites()[-1], "prefix": os.path.realpath(sys.prefix), "scripts": scripts_folder()}
 
 
 class BadNote(ValueError):
@@ -67,7 +67,7 @@ def read_note(path):
     advice = advice_on(path)
     try:
         with open(open_regular(path), "rb") as f:
-            note = read_json(f.read(1 << 26))
+            note = read_json(f.read(min(os.fstat(f.fileno()).st_size, 1 << 26)))  # read allocates what it may read
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:

@@ -165,9 +165,10 @@ class Whole:
             self.wrong.append(entry + " has no RECORD")
             return
         for row in rows:
-            path = os.path.normpath(row[0])
-            if not os.path.normpath(os.path.join(self.site, path)).startswith(self.folder + os.sep):
-                self.wrong.append("%s, listed in %s, is outside the environment" % (row[0], entry))
+            path = row[0]
+            whole = os.path.normpath(os.path.join(self.site, path))
+            if not whole.startswith(self.folder + os.sep):
+                self.wrong.append("%s, listed in %s, is outside the environment" % (whole, entry))
                 continue
             algorithm, _, want = row[1].partition("=")
             if algorithm in HASHES or path.startswith(entry + "/") and path[len(entry) + 1:] in OWN:

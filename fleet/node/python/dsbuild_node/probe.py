@@ -9,31 +9,15 @@ from dsbuild_node.distributions import (
 from dsbuild_node.controller import REQUEST, emit, module
 from dsbuild_node.files import content, foreign_owner, load_json, owner_name, text
 from dsbuild_node.in_use import users
-from dsbuild_node.view import existing, seen_by_node
+from dsbuild_node.view import account, existing, mounted_type, seen_by_node, unescape
 
 QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 
 
-def unescape(s):
-    """The path of an entry in mountinfo, without its escapes."""
-    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
-        s = s.replace(code, char)
-    return s
-
-
 def file_system(path):
-    """The type of the file system that holds path, or its nearest parent that exists: "ext4", or "ext4, exported" if
-    this node may serve it to others."""
-    path, best = os.path.realpath(path), ("", "")
-    for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
-        left, _, right = line.partition(" - ")
-        if len(left.split(" ")) < 5 or " " not in right:
-            continue
-        point = unescape(left.split(" ")[4])
-        # Of two mounts on one point the later hides the earlier.
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
-            best = (point, right.split(" ")[0])
-    return best[1] + (", exported" if is_exported(path) else "")
+    """The type of the file system that holds path: "ext4", or "ext4, exported" if this node may serve it to others."""
+    path = os.path.realpath(path)
+    return mounted_type(path) + (", exported" if is_exported(path) else "")
 
 
 def is_exported(path):
@@ -301,7 +285,7 @@ def probe(installed, taken, drift):
     records = [path for path in (os.path.join(info, "RECORD") for info in infos) if os.path.isfile(path)]
     lock, unreadable, owner = locked(places + infos + folders + [path for path in (scripts, kept) if os.path.isdir(path)], records)
     facts.update({
-        "site_packages": places[0], "file_system": file_system(places[0]), "seen": seen_by_node(existing(places[0])),
+        "site_packages": places[0], "file_system": file_system(places[0]), "seen": seen_by_node(existing(places[0])), "uid": account(),
         "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
         "writable": not lock,
@@ -311,7 +295,7 @@ def probe(installed, taken, drift):
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(kept),
         "read_only": read_only(places[0]), "home_owner": owner_name(os.stat(kept).st_uid) if os.path.isdir(kept) and not os.access(kept, os.W_OK) else "",
-        "foreign_owner": foreign_owner([sys.prefix] + places),
+        "foreign_owner": foreign_owner([sys.prefix, scripts] + places),
         "no_record": [info for info in infos if b"," not in content(os.path.join(info, "RECORD"), 1 << 26)],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })

@@ -3,8 +3,8 @@ import hashlib
 import os
 import sys
 
-from dsbuild_node.distributions import named_infos, sites
-from dsbuild_node.files import content, load_json, open_regular, text
+from dsbuild_node.distributions import named_infos, site_names, sites
+from dsbuild_node.files import content, load_json, open_regular, resolved, text
 
 HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
 CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")  # endings of code and its sources
@@ -37,13 +37,14 @@ def record_rows(info):
     RECORD."""
     try:
         with open(os.path.join(info, "RECORD"), "rb") as f:
-            return rows_in(f.read())
+            return rows_in(f.read(), os.path.dirname(info))
     except OSError:
         return None
 
 
-def rows_in(record):
-    """The rows of the text of a RECORD."""
+def rows_in(record, place=""):
+    """The rows of the text of a RECORD. If place is set, it is the directory of the packages, and names lead from there to
+    the files without links. An installer writes names that lead from place as Python knows it, or absolute ones."""
     lines = record.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
     if any('"' in line for line in lines):  # a path with a comma
         from csv import Error, reader  # imports re
@@ -54,7 +55,14 @@ def rows_in(record):
             rows = [line.split(",") for line in lines]
     else:
         rows = [line.split(",") for line in lines]
-    return [row if len(row) > 1 else row + [""] for row in rows if row and row[0] and "\0" not in row[0]]
+    rows = [row if len(row) > 1 else row + [""] for row in rows if row and row[0] and "\0" not in row[0]]
+    known = site_names().get(place, place)
+    for row in rows if place else ():
+        if row[0].startswith("/") or "./" in row[0] or "//" in row[0]:
+            path = os.path.normpath(os.path.join(known, row[0]))
+            base = next((base for base in (known, place) if path.startswith(base + os.sep)), "")
+            row[0] = path[len(base) + 1:] if base else os.path.relpath(resolved(path), os.path.realpath(place))
+    return rows
 
 
 def is_as_recorded(path, said):
@@ -135,7 +143,7 @@ def walk(package, byte_code=False):
 
 def listed_paths(rows):
     """The paths that RECORD names, relative to site-packages."""
-    return {os.path.normpath(row[0]) if "./" in row[0] or "//" in row[0] else row[0] for row in rows}
+    return {row[0] for row in rows}
 
 
 def is_vouched(path, said):
@@ -168,7 +176,7 @@ def owners(paths, but):
             tops.add(path[len(place[0]) + 1:].partition(os.sep)[0])
         else:
             outside = True
-    marks = [os.fsencode(top) for top in tops if top != "."] + [b"../"] * outside
+    marks = [os.fsencode(top) for top in tops if top != "."] + [b"../", b"\n/"] * outside
     for owner, info in named_infos() if wanted else ():
         if owner in but:
             continue
@@ -180,7 +188,7 @@ def owners(paths, but):
         elif any(mark in data for mark in marks):
             for row in record_rows(info):
                 first = row[0].partition("/")[0]
-                if first in tops or outside and first in ("..", ""):
+                if first in tops or outside and first == "..":
                     path = os.path.normpath(os.path.join(place, row[0]))
                     if path in wanted:
                         found[path] = owner

@@ -2,8 +2,9 @@
 container, where a path leads to another folder. A file that dsbuild sends would not arrive there."""
 import os
 
-from dsbuild_node.files import text
+from dsbuild_node.files import content, text
 
+WHOLE = [b"0", b"0", b"4294967295"]  # of uid_map: accounts have the same numbers inside and outside
 ROOT = 3  # the folder / of the shell that started this Python (probe.sh), if the program between has kept it
 
 
@@ -12,6 +13,32 @@ def existing(path):
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
+
+
+def unescape(s):
+    """The path of an entry in mountinfo, without its escapes."""
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
+        s = s.replace(code, char)
+    return s
+
+
+def mounted_type(path):
+    """The type of the file system that holds path, or its nearest parent that exists."""
+    path, best = os.path.realpath(path), ("", "")
+    for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
+        left, _, right = line.partition(" - ")
+        if len(left.split(" ")) < 5 or " " not in right:
+            continue
+        point = unescape(left.split(" ")[4])
+        # Of two mounts on one point the later hides the earlier.
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
+            best = (point, right.split(" ")[0])
+    return best[1]
+
+
+def account():
+    """The number of the account that runs this Python; None if the node may know it by another number, as in some containers."""
+    return os.geteuid() if content("/proc/self/uid_map").split() == WHOLE else None
 
 
 def seen_by_node(folder):

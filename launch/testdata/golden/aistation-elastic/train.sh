@@ -8,6 +8,9 @@
 
 set -euo pipefail
 
+# Python writes its output at once: a process that is killed loses no lines.
+export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+
 # Environment variables of the program, on all nodes.
 # NCCL logs the network that it uses. The output is long: remove this line when the job
 # works.

@@ -8,6 +8,9 @@
 
 set -euo pipefail
 
+# Python writes its output at once: a process that is killed loses no lines.
+export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+
 # The platform sets these in every container of a Master/Worker job.
 : "${MASTER_ADDR:?is not set: choose Master/Worker as the deployment type}"
 : "${MASTER_PORT:?is not set: choose Master/Worker as the deployment type}"

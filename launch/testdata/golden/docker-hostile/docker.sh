@@ -49,6 +49,8 @@ options=(
   --ipc=host
   # Network adapters and GPUs require locked memory.
   --ulimit memlock=-1 --ulimit stack=67108864
+  # Python writes its output at once: a process that is killed loses no lines.
+  --env PYTHONUNBUFFERED=1
 )
 # The program is mounted from the directory where you start this script, or from the
 # directory CODE. Otherwise the image must contain it.

@@ -47,6 +47,8 @@ options=(
   --ulimit memlock=-1 --ulimit stack=67108864
   # GPUs, through NVIDIA's container toolkit.
   --gpus "$NPROC_PER_NODE"
+  # Python writes its output at once: a process that is killed loses no lines.
+  --env PYTHONUNBUFFERED=1
   # Only on nodes that set the variable.
   --env GLOO_SOCKET_IFNAME
 )

@@ -49,8 +49,10 @@ options=(
   # Network adapters and GPUs require locked memory.
   --ulimit memlock=-1 --ulimit stack=67108864
   # GPUs, through NVIDIA's container toolkit.
-  --gpus "8"
+  --gpus "$NPROC_PER_NODE"
   --mount 'type=bind,source=/data/my wiki,target=/data,readonly'
+  # Python writes its output at once: a process that is killed loses no lines.
+  --env PYTHONUNBUFFERED=1
   --env 'A=b c'
   # The value stays in the environment, because all users can read command lines.
   --env HF_TOKEN

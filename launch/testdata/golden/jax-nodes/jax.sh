@@ -11,6 +11,9 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
+# Python writes its output at once: a process that is killed loses no lines.
+export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+
 # The JAX platform. If it is set, a missing GPU is an error; otherwise JAX silently uses
 # the CPU. JAX_PLATFORM_NAME is deprecated.
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cuda}"

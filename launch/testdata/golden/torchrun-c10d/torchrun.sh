@@ -10,6 +10,9 @@
 
 set -euo pipefail
 
+# Python writes its output at once: a process that is killed loses no lines.
+export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+
 # The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-g3002}
 # A free port on the first node; 29500 is torch's default. Two jobs on a node need

@@ -16,6 +16,9 @@ module load cuda
 
 set -euo pipefail
 
+# Python writes its output at once: a process that is killed loses no lines.
+export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+
 # The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-localhost}
 # A free port on the first node; 29500 is torch's default. Two jobs on a node need

@@ -14,6 +14,9 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 set -euo pipefail
 cd -- /data/run
 
+# Python writes its output at once: a process that is killed loses no lines.
+export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+
 # The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-192.168.1.100}
 # A free port on the first node; 29500 is torch's default. Two jobs on a node need

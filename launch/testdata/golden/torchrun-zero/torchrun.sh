@@ -13,6 +13,9 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
+# Python writes its output at once: a process that is killed loses no lines.
+export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+
 # The first node's address, the same on all nodes. localhost works only for one node.
 MASTER_ADDR=${MASTER_ADDR:-localhost}
 # A free port on the first node; 29500 is torch's default. Two jobs on a node need
@@ -43,6 +46,11 @@ fi
 # The DeepSpeed configuration, next to this script on all nodes.
 ds_config=$here/ds_config.json
 
+
+# OpenMP threads per process: this node's CPUs divided by its processes. torchrun's
+# default is 1; DeepSpeed's CPU optimizer uses all of them.
+threads=$(($(nproc) / NPROC_PER_NODE))
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}"
 # The Python interpreter. If empty, torchrun is used from PATH. All nodes need the same
 # torch.
 PYTHON=${PYTHON:-}

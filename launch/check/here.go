@@ -1,0 +1,62 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// HereTimeout is the timeout of a check of the machine itself.
+const HereTimeout = 20 * time.Second
+
+// SkippedHere are the checks that need other nodes.
+func SkippedHere() []Check { return []Check{Names, Interface, Port, Network, Collective} }
+
+// HereDialer connects to the machine that dsbuild runs on.
+type HereDialer struct{ Runner remote.Runner }
+
+// Dial implements remote.Dialer.
+func (d HereDialer) Dial(context.Context, remote.Target) (remote.Conn, error) {
+	return hereConn{d.Runner}, nil
+}
+
+// hereConn is the machine as a connection. A check puts no files there.
+type hereConn struct{ remote.Runner }
+
+func (hereConn) Put(context.Context, remote.Upload) error { return errors.ErrUnsupported }
+func (hereConn) Close() error                             { return nil }
+
+// Line sums up the report of one node in a line; its error is not nil if the node is not ready.
+func (r *Report) Line() (string, error) {
+	n := r.Nodes[0]
+	var wrong []string
+	warnings := 0
+	for _, f := range n.Findings {
+		if f.Level == Error {
+			wrong = append(wrong, fmt.Sprintf("%s: %s", f.Check, f.Text))
+		} else {
+			warnings++
+		}
+	}
+	if !r.Ready {
+		if len(wrong) == 0 {
+			wrong = []string{"timed out after " + ui.Duration(HereTimeout)}
+		}
+		return "", fault.WithCode(errors.New(n.Name+": not ready: "+strings.Join(wrong, "; ")), fault.Nodes)
+	}
+	line := n.Name + ": ready"
+	if n.Facts != nil {
+		line += fmt.Sprintf(": %s, torch %s", countGPUs(len(n.Facts.GPUs)), cmp.Or(n.Facts.Torch, "none"))
+	}
+	if warnings > 0 {
+		line += ", " + ui.Count(warnings, "warning")
+	}
+	return line, nil
+}

@@ -1,0 +1,270 @@
+package why
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Bounds of a scan.
+const (
+	maxStreams = 4096 // ranks that are told apart in one log
+	maxText    = 400  // bytes of a kept line
+	chainLines = 20   // lines after an exception that still belong to its message
+	survived   = 20   // lines of progress after which an error did not end the job
+)
+
+// Hit is the place of a sign in a log.
+type Hit struct {
+	Sign  *Sign
+	Line  int
+	Rank  int // -1: unknown
+	Node  string
+	Text  string
+	Code  string // the last line of the program's own code in the traceback
+	Count int    // how often the sign occurred
+
+	when     moment
+	exact    bool // the line itself has the time
+	progress int  // of the scanner
+}
+
+// Scanner looks for signs in one log.
+type Scanner struct {
+	// Rank is the rank that wrote the log, -1 if unknown or several.
+	Rank int
+
+	table    *signTable
+	line     int
+	progress int
+	clock    string // the beginning of the newest line with a time
+	clockAt  int    // its line
+	first    moment
+	block    origin // of torchrun's list of failures
+	streams  map[origin]*stream
+	watch    map[int]collective
+	hits     int
+}
+
+// stream is the part of a log that one process wrote.
+type stream struct {
+	origin
+	hits map[*Sign]*Hit
+	// The state of a traceback.
+	open    int    // the line where it began, if any
+	chained bool   // the next traceback continues the last exception
+	ignored bool   // the traceback is of an ignored exception
+	frame   string // in the program's own code
+	raised  *Hit   // the last exception without a known sign
+}
+
+// NewScanner returns a scanner for the log of a rank; -1 if unknown or several.
+func NewScanner(rank int) *Scanner {
+	return &Scanner{Rank: rank, table: readTable(), streams: map[origin]*stream{}, watch: map[int]collective{}}
+}
+
+// Add adds the next line. Of a line with carriage returns, such as a progress bar, each state is read.
+func (s *Scanner) Add(line string) {
+	s.line++
+	s.addPart(line)
+}
+
+func (s *Scanner) addPart(line string) {
+	for state := range strings.SplitSeq(line, "\r") {
+		if state = ui.Clean(state); strings.TrimSpace(state) != "" {
+			s.addState(state)
+		}
+	}
+}
+
+var (
+	exception = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Expired|Iteration|NotFound)(?:: |:?$)`)
+	isAny     = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)+[A-Z]\w*(?:: |:?$)`) // an exception with any name
+	training  = regexp.MustCompile(`(?i)(?:\b(?:loss|steps?|iter|iteration|epoch)\b['"]?\W{0,3}\d|\d(?:it/s|s/it))`)
+	library   = regexp.MustCompile(`/(?:site|dist)-packages/|/lib(?:64)?/python|<frozen|<string>`)
+)
+
+func (s *Scanner) addState(line string) {
+	if hasClock(line) {
+		s.clock, s.clockAt = strings.Clone(head(line)), s.line
+		if s.first.text == "" {
+			s.first, _ = parseMoment(line)
+		}
+	}
+	from, rest := splitOrigin(line)
+	st := s.streamOf(from)
+	sign := s.table.find(rest)
+	s.followTraceback(st, rest, sign)
+	if sign != nil {
+		s.note(st, sign, rest)
+	}
+	s.readBlock(rest)
+	if s.hits > 0 && st.open == 0 && s.isProgress(rest) {
+		s.progress++
+	}
+}
+
+func (s *Scanner) streamOf(from origin) *stream {
+	if s.streams[from] == nil && len(s.streams) >= maxStreams {
+		from = origin{rank: -1}
+	}
+	st := s.streams[from]
+	if st == nil {
+		st = &stream{origin: from, hits: map[*Sign]*Hit{}}
+		s.streams[from] = st
+	}
+	return st
+}
+
+// isProgress reports whether a line shows that training continues.
+func (s *Scanner) isProgress(line string) bool {
+	for _, word := range []string{"loss", "step", "iter", "poch", "it/s", "s/it"} {
+		if strings.Contains(line, word) {
+			return training.MatchString(line)
+		}
+	}
+	return false
+}
+
+// followTraceback reads the tracebacks of a stream, and notes their exceptions that have no sign.
+func (s *Scanner) followTraceback(st *stream, line string, sign *Sign) {
+	switch {
+	case strings.Contains(line, "Traceback (most recent call last)") || strings.HasPrefix(line, "╰─"):
+		st.open, st.frame = s.line, ""
+		if !st.chained {
+			st.raised = nil
+		}
+		return
+	case strings.HasPrefix(line, "Exception ignored in"):
+		st.ignored = true
+		return
+	case strings.HasPrefix(line, "The above exception was the direct cause") || strings.HasPrefix(line, "During handling of the above exception"):
+		st.chained = true
+		return
+	}
+	if strings.HasPrefix(strings.TrimLeft(line, " "), "File \"") {
+		m := ownFrame.FindStringSubmatch(line)
+		if m == nil {
+			return
+		}
+		if st.open == 0 {
+			st.open = s.line // its beginning is cut off
+		}
+		if !library.MatchString(m[1]) {
+			st.frame = m[1] + ":" + m[2]
+		}
+		return
+	}
+	if name, _, _ := strings.Cut(line, ":"); strings.ContainsRune(name, ' ') || !exception.MatchString(line) && (st.open == 0 || !isAny.MatchString(line)) {
+		return
+	}
+	inside := st.open > 0
+	chained, ignored, frame := st.chained, st.ignored, st.frame
+	st.open, st.chained, st.ignored, st.frame = 0, false, false, ""
+	switch {
+	case sign != nil || ignored && inside:
+		if chained && st.raised != nil && sign != nil && sign.Class == Cause {
+			s.remove(st, st.raised)
+		}
+		st.raised = nil
+	case chained && st.raised != nil: // the program raised the last exception of a chain
+		s.remove(st, st.raised)
+		fallthrough
+	default:
+		if st.raised = s.note(st, s.table.exception, line); st.raised.Line == s.line {
+			st.raised.Code = frame
+		}
+	}
+}
+
+func (s *Scanner) remove(st *stream, h *Hit) {
+	if h.Count == 1 && st.hits[h.Sign] == h {
+		delete(st.hits, h.Sign)
+	}
+}
+
+// note records a sign of a stream. The first place counts, unless the job continued after it.
+func (s *Scanner) note(st *stream, sign *Sign, line string) *Hit {
+	s.hits++
+	if e := st.hits[s.table.exception]; e != nil && sign != s.table.exception && sign.Class == Cause && s.line-e.Line <= chainLines {
+		s.remove(st, e) // the sign is in the exception's message
+	}
+	h := st.hits[sign]
+	if h != nil && s.progress-h.progress < survived {
+		h.Count++
+		return h
+	}
+	at := st.origin
+	if sign.Class != Cause && s.block.rank >= 0 && strings.HasPrefix(strings.TrimSpace(line), "exitcode") {
+		at = s.block
+	}
+	at.searchOrigin(line)
+	if at.rank < 0 {
+		at.rank = s.Rank
+	}
+	h = &Hit{Sign: sign, Line: s.line, Rank: at.rank, Node: at.node, Text: ui.Shorten(strings.TrimSpace(line), maxText), Count: 1, progress: s.progress}
+	h.when, _ = parseMoment(s.clock)
+	h.exact = s.clockAt == s.line
+	st.hits[sign] = h
+	return h
+}
+
+var (
+	blockLine = regexp.MustCompile(`^\s+(rank|host)\s+: (\S+)`)
+	timedOut  = regexp.MustCompile(`\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)`)
+)
+
+// readBlock reads what helps to explain signs: torchrun's list of failures, and the collectives that timed out.
+func (s *Scanner) readBlock(line string) {
+	if strings.Contains(line, "  : ") {
+		if m := blockLine.FindStringSubmatch(line); m != nil && m[1] == "host" {
+			s.block = origin{-1, m[2]}
+		} else if m != nil {
+			s.block.rank = atoi(m[2])
+		}
+	}
+	if !strings.Contains(line, "Watchdog caught") {
+		return
+	}
+	if m := timedOut.FindStringSubmatch(line); m != nil && len(s.watch) < maxStreams {
+		if rank := atoi(m[1]); s.watch[rank].op == "" {
+			s.watch[rank] = collective{atoi(m[2]), m[3]}
+		}
+	}
+}
+
+// Cause returns the hit that explains the others in this log, or nil.
+func (s *Scanner) Cause() *Hit {
+	var best *Hit
+	for _, h := range s.all() {
+		if best == nil || h.Sign.Class.order() < best.Sign.Class.order() ||
+			h.Sign.Class == best.Sign.Class && h.Line < best.Line {
+			best = h
+		}
+	}
+	return best
+}
+
+// Sign returns the sign of Cause, or nil. A nil scanner has read nothing.
+func (s *Scanner) Sign() *Sign {
+	if s == nil {
+		return nil
+	}
+	if h := s.Cause(); h != nil {
+		return h.Sign
+	}
+	return nil
+}
+
+// all returns the hits that the job did not survive.
+func (s *Scanner) all() (hits []*Hit) {
+	for _, st := range s.streams {
+		for _, h := range st.hits {
+			if s.progress-h.progress < survived {
+				hits = append(hits, h)
+			}
+		}
+	}
+	return hits
+}

@@ -1,0 +1,190 @@
+// Package why finds the first cause of a failed job in the logs of its ranks.
+//
+// signs.json is the table of known signs of failures. A Scanner reads one log, in one pass and with little memory; Read
+// scans all logs of a job and decides which of their signs came first. Signs of ranks that only report the end of another
+// rank are never the cause if another sign exists.
+package why
+
+import (
+	_ "embed"
+	"encoding/json"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Class orders signs: any sign of an earlier class explains those of the later ones.
+type Class string
+
+// The classes.
+const (
+	Cause  Class = "cause"  // ends a process by itself
+	End    Class = "end"    // a process ended by a signal, without a message
+	Peer   Class = "peer"   // the network, or another rank that is gone
+	Follow Class = "follow" // reports the failure of another process
+)
+
+func (c Class) order() int { return slices.Index([]Class{Cause, End, Peer, Follow}, c) }
+
+// Sign is a known sign of a failure.
+type Sign struct {
+	ID    string `json:"id"`
+	Title string `json:"title"`
+	Class Class  `json:"class"`
+	// Match are expressions for lines of a log. The first matching sign of the table wins.
+	Match []string `json:"match"`
+	Why   string   `json:"why"`
+	Hint  string   `json:"hint"`
+	// Prevent is the dsbuild command that finds or removes the cause before a job.
+	Prevent string `json:"prevent"`
+	// Lines are real lines with the sign, from a thread at Source.
+	Lines  []string `json:"lines"`
+	Source string   `json:"source"`
+}
+
+// matcher is an expression of a sign. Every match contains literal, which a finder searches for.
+type matcher struct {
+	literal string
+	expr    *regexp.Regexp
+	sign    *Sign
+}
+
+// exceptionID is the sign of an exception that no other sign explains.
+const exceptionID = "exception"
+
+//go:embed signs.json
+var signsFile []byte
+
+type signTable struct {
+	signs     []*Sign
+	matchers  []matcher
+	exception *Sign
+	// Of each literal the rarest pair of bytes is searched for: pairs has, by pair, the list of those literals, from 1.
+	pairs []uint8
+	lists [][]literalAt
+}
+
+// literalAt is a matcher, and where the pair is in its literal.
+type literalAt struct{ matcher, at int }
+
+var readTable = sync.OnceValue(func() *signTable {
+	t := &signTable{pairs: make([]uint8, 1<<16)}
+	if err := json.Unmarshal(signsFile, &t.signs); err != nil {
+		panic(err) // the file is part of the program
+	}
+	for _, s := range t.signs {
+		for _, match := range s.Match {
+			expr := regexp.MustCompile(match)
+			parsed, err := syntax.Parse(match, syntax.Perl)
+			if err != nil {
+				panic(err)
+			}
+			t.addMatcher(matcher{required(parsed), expr, s})
+		}
+		if s.ID == exceptionID {
+			t.exception = s
+		}
+	}
+	return t
+})
+
+// required returns the longest text that is part of every match of an expression.
+func required(re *syntax.Regexp) string {
+	switch re.Op {
+	case syntax.OpLiteral:
+		if re.Flags&syntax.FoldCase == 0 {
+			return string(re.Rune)
+		}
+	case syntax.OpCapture, syntax.OpPlus:
+		return required(re.Sub[0])
+	case syntax.OpConcat:
+		longest := ""
+		for _, sub := range re.Sub {
+			if text := required(sub); len(text) > len(longest) {
+				longest = text
+			}
+		}
+		return longest
+	}
+	return ""
+}
+
+// Signs returns the table.
+func Signs() []*Sign { return readTable().signs }
+
+// Find returns the first sign of a line, or nil.
+func Find(line string) *Sign { return readTable().find(line) }
+
+// BySignal returns the sign of a process that a signal ended, or nil.
+func BySignal(signal int) *Sign {
+	id := map[int]string{4: "illegal-instruction", 7: "shared-memory", 9: "killed", 11: "segfault"}[signal]
+	at := slices.IndexFunc(Signs(), func(s *Sign) bool { return s.ID == id })
+	if at < 0 {
+		return nil
+	}
+	return Signs()[at]
+}
+
+// Advice returns the hint, and the dsbuild command that finds the cause. It returns "" for no sign, and for one that leads
+// nowhere: an exception of the program, or a report of another failure.
+func (s *Sign) Advice() string {
+	if s == nil || s.ID == exceptionID || s.Class == Follow {
+		return ""
+	}
+	words := strings.Fields(s.Prevent)
+	if at := slices.IndexFunc(words, func(w string) bool { return strings.ContainsAny(w, ".-") }); at >= 0 {
+		words = words[:at]
+	}
+	command := strings.Join(words, " ")
+	if command == "" || command == "dsbuild launch torchrun" {
+		return s.Hint
+	}
+	return s.Hint + "; run '" + command + "'"
+}
+
+// addMatcher adds an expression, found by the pair of its literal that is rarest in English.
+func (t *signTable) addMatcher(m matcher) {
+	rarity := func(pair string) int { return strings.Index(common, pair[:1]) + strings.Index(common, pair[1:]) }
+	at := 0
+	for i := range len(m.literal) - 1 {
+		if rarity(m.literal[i:i+2]) < rarity(m.literal[at:at+2]) {
+			at = i
+		}
+	}
+	key := uint16(m.literal[at])<<8 | uint16(m.literal[at+1])
+	if t.pairs[key] == 0 {
+		t.lists = append(t.lists, nil)
+		t.pairs[key] = uint8(len(t.lists)) //nolint:gosec // a test counts them
+	}
+	list := &t.lists[t.pairs[key]-1]
+	*list = append(*list, literalAt{len(t.matchers), at})
+	t.matchers = append(t.matchers, m)
+}
+
+// common are the letters of logs, the rarest first; all other bytes are rarer.
+const common = "qzjxkvybw_gpfhmuld/:.0cr1sniaote "
+
+// find returns the first sign of a line, or nil.
+func (t *signTable) find(line string) *Sign {
+	var found []int
+	for i := 0; i+1 < len(line); i++ {
+		list := t.pairs[uint16(line[i])<<8|uint16(line[i+1])]
+		if list == 0 {
+			continue
+		}
+		for _, l := range t.lists[list-1] {
+			if i >= l.at && strings.HasPrefix(line[i-l.at:], t.matchers[l.matcher].literal) {
+				found = append(found, l.matcher)
+			}
+		}
+	}
+	slices.Sort(found)
+	for _, m := range slices.Compact(found) {
+		if t.matchers[m].expr.MatchString(line) {
+			return t.matchers[m].sign
+		}
+	}
+	return nil
+}
