@@ -101,12 +101,12 @@ func TestOfferedByDistribution(t *testing.T) {
 func TestNeedsOfOps(t *testing.T) {
 	t.Parallel()
 	tc := Toolchain{Ops: []Op{
-		{Name: "a", DeviceCode: true, Patch: "p", Needs: Needs{Debian: []string{"libaio-dev", "x"}, Toolkit: []string{"cublas"}}},
-		{Name: "b", Patch: "p", Needs: Needs{Debian: []string{"x"}, Python: []string{"numpy"}, Node: []string{"triton"}}},
+		{Name: "a", DeviceCode: true, Patch: "p", Needs: Needs{Toolkit: []string{"cublas"}}},
+		{Name: "b", Patch: "p", Needs: Needs{Python: []string{"numpy"}, Node: []string{"triton"}}},
 		{Name: "c", DeviceCode: true, Patch: "q"},
 	}}
 	n := tc.Needs()
-	if !slices.Equal(n.Debian, []string{"libaio-dev", "x"}) || !slices.Equal(n.Python, []string{"numpy"}) || !slices.Equal(n.Node, []string{"triton"}) || !slices.Equal(n.Toolkit, []string{"cublas"}) {
+	if !slices.Equal(n.Python, []string{"numpy"}) || !slices.Equal(n.Node, []string{"triton"}) || !slices.Equal(n.Toolkit, []string{"cublas"}) {
 		t.Errorf("%+v", n)
 	}
 	if got := tc.Patches(); !slices.Equal(got, []string{"p", "q"}) {

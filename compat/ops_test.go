@@ -192,10 +192,13 @@ func TestDefaultOps(t *testing.T) {
 		}
 	}
 	tc, err := tt.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0"})
-	if got := strings.Join(tc.OpNames(false), ","); err != nil || got != "cpu_adam,fused_adam" {
+	if got := strings.Join(tc.OpNames(false), ","); err != nil || got != "cpu_adam,cpu_adagrad,cpu_lion,fused_adam,async_io" {
 		t.Errorf("ops %s, %v", got, err)
 	}
-	if len(tc.Notes) != 1 || tc.Notes[0] != "utils is omitted: op utils requires DeepSpeed 0.17.1 or newer, not 0.17.0" {
+	if want := []string{
+		"utils is omitted: op utils requires DeepSpeed 0.17.1 or newer, not 0.17.0",
+		"pin_memory is omitted: op pin_memory requires DeepSpeed 0.19.5 or newer, not 0.17.0",
+	}; !slices.Equal(tc.Notes, want) {
 		t.Errorf("notes %q", tc.Notes)
 	}
 	_, err = tt.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})

@@ -113,7 +113,6 @@ type Op struct {
 
 // Needs lists packages that an op needs beside those of every toolchain.
 type Needs struct {
-	Debian      []string     `json:"debian,omitempty"`     // packages of the distribution
 	Python      []string     `json:"python,omitempty"`     // requirements
 	Node        []string     `json:"node,omitempty"`       // requirements that a node must meet too, to run the op
 	Toolkit     []string     `json:"toolkit,omitempty"`    // components of the CUDA toolkit: the extras of cuda-toolkit
@@ -226,12 +225,11 @@ func (tc Toolchain) OpNames(device bool) []string {
 func (tc Toolchain) Needs() Needs {
 	var n Needs
 	for _, o := range tc.Ops {
-		n.Debian = append(n.Debian, o.Needs.Debian...)
 		n.Python = append(n.Python, o.Needs.Python...)
 		n.Node = append(n.Node, o.Needs.Node...)
 		n.Toolkit = append(n.Toolkit, o.Needs.Toolkit...)
 	}
-	for _, list := range []*[]string{&n.Debian, &n.Python, &n.Node, &n.Toolkit} {
+	for _, list := range []*[]string{&n.Python, &n.Node, &n.Toolkit} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}

@@ -1,14 +1,13 @@
 #!/bin/sh
 # Brings into a toolchain's image what wheels for another machine need: the distribution's
-# cross compiler, the packages that ops need of that machine, and for the smoke test a Python of
+# cross compiler, and for the smoke test a Python of
 # that machine with torch, which qemu-user runs.
-# CROSS: aarch64, or nothing; GCC: as in compilers.sh; SYSTEM: packages, joined by spaces; PYTHON: X.Y
+# CROSS: aarch64, or nothing; GCC: as in compilers.sh; PYTHON: X.Y
 set -eu
 [ -n "${CROSS-}" ] || exit 0
 here=$(dirname "$0")
 dpkg --add-architecture arm64 # Debian's name for it
 set -- "g++${GCC:+-$GCC}-aarch64-linux-gnu" qemu-user-static "libpython$PYTHON:arm64" libstdc++6:arm64 libgomp1:arm64
-for package in ${SYSTEM-}; do set -- "$@" "$package:arm64"; done
 sh "$here/install.sh" "$@"
 
 # Debian has Python's program for one machine at a time, but its library for several.

@@ -16,9 +16,6 @@ ARG CUDA_PACKAGES
 COPY build.sh build.txt nvcc.py nvcc12.txt ptxas12.txt nothrow.h toolkit.de[b] /opt/dsbuild/
 RUN --mount=type=secret,id=site \
     CUDA_SOURCE="${CUDA_SOURCE}" TOOLKIT="${TOOLKIT}" CUDA_PACKAGES="${CUDA_PACKAGES}" sh /opt/dsbuild/build.sh toolkit
-ARG SYSTEM
-RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
-    sh /opt/dsbuild/install.sh ${SYSTEM}
 ARG COMPONENTS
 ARG PACKAGES
 RUN --mount=type=secret,id=site \
@@ -27,4 +24,4 @@ RUN --mount=type=secret,id=site \
 ARG CROSS
 COPY cross.sh emulated.sh nvidia_standins.py cpuinfo.txt packages-aarch64.tx[t] /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
-    CROSS="${CROSS}" GCC="${GCC}" SYSTEM="${SYSTEM}" PYTHON="${PYTHON}" sh /opt/dsbuild/cross.sh
+    CROSS="${CROSS}" GCC="${GCC}" PYTHON="${PYTHON}" sh /opt/dsbuild/cross.sh

@@ -84,7 +84,7 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 func withStep(p *Plan, companions []Companion) Step {
 	s := Step{
 		Name: WithStep, Title: "build extra wheels", Image: Toolchain, Script: "with.sh",
-		Scripts: []string{siteScript, "wheels.py", "cxx", "libaio.map", "nvcc"},
+		Scripts: []string{siteScript, "wheels.py", "cxx", "nvcc"},
 		Inputs:  []string{CompanionsStep}, Network: true, Compile: true, Env: map[string]string{},
 	}
 	for _, step := range p.Steps {

@@ -291,7 +291,7 @@ func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]st
 		"PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index,
 		"TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
 		"CUDA_HOME": home, "CUDA_PACKAGES": strings.Join(packages.Pinned(cuda), " "),
-		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
+		"PACKAGES": strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
 }
@@ -391,7 +391,7 @@ func compileStep(p *Plan, env map[string]string) Step {
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: CompileScript,
 		Scripts: append([]string{
 			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx",
-			"floor.py", "floor.cc", "libaio.map", "nvcc",
+			"floor.py", "floor.cc", "libaio.c", "libaio.h", "nvcc",
 		}, slices.Concat(patches, stableFiles(env))...),
 		Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}

@@ -2,6 +2,7 @@ package wheel_test
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,8 +32,8 @@ func TestLabelAndKind(t *testing.T) {
 		allOps bool
 		change func(*wheel.Manifest)
 	}{
-		"":               {wheel.KindComplete, false, func(m *wheel.Manifest) { m.OpsRequested = []string{"fused_adam", "utils", "cpu_adam"} }},
-		"allops":         {wheel.KindAllOps, true, func(m *wheel.Manifest) { m.OpsRequested = append(m.OpsRequested, "cpu_lion") }},
+		"":               {wheel.KindComplete, false, func(m *wheel.Manifest) { slices.Reverse(m.OpsRequested) }},
+		"allops":         {wheel.KindAllOps, true, func(m *wheel.Manifest) { m.OpsRequested = append(m.OpsRequested, "quantizer") }},
 		"v3.cu13":        {wheel.KindCustom, false, forOne("13", "x86-64-v3")},
 		"allops.v2.cu12": {wheel.KindCustom, true, forOne("12", "x86-64-v2")},
 		"cu12":           {wheel.KindCustom, false, func(m *wheel.Manifest) { m.CUDA, m.Variants = "12", m.Variants[2:] }},

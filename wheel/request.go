@@ -33,9 +33,11 @@ const (
 	StableABI  ABI = "stable" // torch's stable ABI: for every torch from one on, and every Python
 )
 
-// DefaultOps are built if the user names no ops: CPU Adam and the flatten helpers of every
-// offload job, and the GPU optimizer of all the others.
-func DefaultOps() []string { return []string{"cpu_adam", "utils", "fused_adam"} }
+// DefaultOps are built if the user names no ops: what training uses and what is compiled in seconds, that is the
+// optimizers on the CPU and the GPU, the flatten helpers, and the I/O of offloading to NVMe.
+func DefaultOps() []string {
+	return []string{"cpu_adam", "cpu_adagrad", "cpu_lion", "fused_adam", "utils", "async_io", "pin_memory"}
+}
 
 // The machines that wheels are made for, as `uname -m` and wheel tags call them.
 const (

@@ -54,7 +54,7 @@ func runOps(a *app, asJSON bool) error {
 		if op.DeviceCode {
 			code = "device"
 		}
-		needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
+		needs := slices.Concat(op.Needs.Python, op.Needs.Toolkit)
 		rows = append(rows, []string{
 			name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "),
 			string(op.StableState()), cmp.Or(strings.Join(needs, ", "), "-"), cmp.Or(op.Kind, "-"),

@@ -46,7 +46,7 @@ func TestFullPublicContainer(t *testing.T) {
 // loads these ops under every torch. The default wheel has all GPUs. The tools of others read in it what dsbuild reads, and torch
 // loads every op.
 func TestFullPublicAll(t *testing.T) {
-	hostPackages(t, "libaio-dev")
+	hostPackages(t)
 	dir := checkout(t)
 	script := strings.Replace(strings.TrimSpace(readWheelsWorkflow(t).builds(t)["all-ops-x86_64"]), "--builder host", "--builder dagger", 1)
 	mustRunStep(t, dir, script+" --arch 8.0")

@@ -174,7 +174,7 @@ func (e stableEnvironment) install(t *testing.T, path string) {
 // stableCPUWheel is a wheel of the stable ABI without device code, which the host builder makes.
 func stableCPUWheel(t *testing.T) wheel.Artifact {
 	t.Helper()
-	hostPackages(t, "libaio-dev")
+	hostPackages(t)
 	return build(t, append(ofRelease(), "--ops", stableCPUOps(), "--abi", "stable", "--builder", "host", "-o", t.TempDir())...)
 }
 

@@ -91,7 +91,7 @@ func TestFullStableGPUReferences(t *testing.T) {
 // are left out.
 func TestGPUOps(t *testing.T) {
 	capability := gpuCapability(t)
-	hostPackages(t, "libaio-dev")
+	hostPackages(t)
 	ops := chosenOps(gpuOps(t, pythonWithTorch(t, stockPair().torch, stockPair().python)))
 	choice := "all" // dsbuild leaves out the ops that are not for this arch
 	if os.Getenv("DSBUILD_TEST_OPS") != "" {

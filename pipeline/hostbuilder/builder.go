@@ -103,7 +103,7 @@ func (b *Builder) Base() pipeline.Base {
 
 // Open makes the environments of p, or reuses an earlier build's.
 func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, w pipeline.Work) (pipeline.Workspace, error) {
-	if err := b.CheckPackages(ctx, p, w.Report); err != nil {
+	if err := b.CheckTools(p); err != nil {
 		return nil, err
 	}
 	// Another user with write access here could change the content of wheels.

@@ -3,9 +3,7 @@ package hostbuilder
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -143,33 +141,11 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 	return b.installers[i], true
 }
 
-// CheckPackages compares the distribution packages that the ops need with the installed ones.
-// Only Debian systems know these names. Open does it too; a dry run opens nothing.
-func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
+// CheckTools returns an error if this machine lacks a tool that only some ops need. Open does it too; a dry run
+// opens nothing.
+func (b *Builder) CheckTools(p *pipeline.Plan) error {
 	if len(p.Toolchain().Patches()) > 0 && !slices.Contains(b.host.Tools, "patch") {
 		return missing(part{"patch, to fix the sources of some ops", "install patch, or omit the ops that need it"})
 	}
-	needs := p.Toolchain().Needs().Debian
-	if len(needs) == 0 {
-		return nil
-	}
-	query, err := exec.LookPath("dpkg-query")
-	if err != nil {
-		rep.Warn("missing Debian package %s, which the ops need: the build will fail",
-			strings.Join(needs, ", "))
-		return nil
-	}
-	var lacks []part
-	for _, name := range needs {
-		out, err := exec.CommandContext(ctx, query, "--show", "--showformat", "${db:Status-Status}\n", name).Output()
-		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			return err
-		}
-		if !slices.Contains(strings.Fields(string(out)), "installed") {
-			try := "install " + name + ", omit the ops that need it, or use --builder dagger"
-			lacks = append(lacks, part{"the package " + name, try})
-		}
-	}
-	return missing(lacks...)
+	return nil
 }

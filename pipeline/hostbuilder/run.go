@@ -264,7 +264,6 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, e entry, env string) 
 	v.setAll(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink"})
 	if slices.Contains(s.AllScripts(), "strip.py") { // it lists the packages
 		v["DSBUILD_PROGRAMS"] = strings.Join(r.programs(e, env), ":")
-		v["DSBUILD_SYSTEM"] = strings.Join(r.plan.Toolchain().Needs().Debian, " ")
 	}
 	if s.Compile {
 		n := r.Jobs

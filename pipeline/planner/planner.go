@@ -154,7 +154,7 @@ func (p *Planner) Plan(ctx context.Context, name string, r wheel.Request) (*pipe
 		if err != nil {
 			return nil, err
 		}
-		return plan, builder.CheckPackages(ctx, plan, report)
+		return plan, builder.CheckTools(plan)
 	}
 	return plan, nil
 }

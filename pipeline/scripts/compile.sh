@@ -66,7 +66,12 @@ echo 'int cuGetErrorName(void) { return 3; /* not initialized */ }' >"$DSBUILD_W
 mkdir -p "$DSBUILD_WORK/lib"
 ln -sf "$DSBUILD_OUT/libcuda.so.1" "$DSBUILD_WORK/lib/libcuda.so"
 LIBRARY_PATH=$DSBUILD_WORK/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
-export LIBRARY_PATH
+# libaio.h stands in for libaio. Its functions are the extension's own: hidden, they hide no others.
+install -D -m 644 "$DSBUILD_TOOLS/libaio.h" "$DSBUILD_WORK/include/libaio.h"
+CPATH=$DSBUILD_WORK/include${CPATH:+:$CPATH}
+"$DSBUILD_CC" -O2 -fPIC -fvisibility=hidden -c "$DSBUILD_TOOLS/libaio.c" -o "$DSBUILD_WORK/libaio.o" -I "$DSBUILD_TOOLS"
+"${triple}ar" rcD "$DSBUILD_WORK/lib/libaio.a" "$DSBUILD_WORK/libaio.o"
+export LIBRARY_PATH CPATH
 # The libraries of torch and CUDA that are here are of this machine.
 [ -z "$triple" ] || python "$DSBUILD_TOOLS/standins.py" "$DSBUILD_WORK/lib"
 

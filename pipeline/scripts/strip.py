@@ -5,8 +5,7 @@ usage: strip.py            (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the c
                             other machine that it compiles for; DSBUILD_ABI=stable: variants.py joins the parts)
        strip.py packages   prints what is installed where a further part compiles
 
-DSBUILD_PROGRAMS, DSBUILD_SYSTEM: on a machine that is no image, the programs that build, and the Debian
-packages that ops need.
+DSBUILD_PROGRAMS: on a machine that is no image, the programs that build.
 """
 import concurrent.futures
 import hashlib
@@ -132,7 +131,7 @@ def debian_packages():
     ).stdout
     distribution, files = os_release()["ID"], installed_files()
     programs = os.environ.get("DSBUILD_PROGRAMS")
-    used = used_packages(programs.split(":"), os.environ["DSBUILD_SYSTEM"].split()) if programs else None
+    used = used_packages(programs.split(":")) if programs else None
     for row in listing.splitlines():
         name, version, arch, multi = row.split("\t")
         if used is not None and name not in used:
@@ -147,9 +146,8 @@ def debian_packages():
         }
 
 
-def used_packages(programs, needs):
-    """The Debian packages of the programs of a build, and those that its ops need, with all that these
-    depend on. A machine that is no image has others, which change and which a build does not see."""
+def used_packages(programs):
+    """The Debian packages of the programs of a build, with all that these depend on. A machine that is no image has others, which change and which a build does not see."""
     query = ["dpkg-query", "--show", "--showformat", "${Package}\t${Provides}\t${Pre-Depends}, ${Depends}\n"]
     depends, providers = {}, {}
     for row in subprocess.run(query, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines():
@@ -159,7 +157,7 @@ def used_packages(programs, needs):
             providers.setdefault(virtual, set()).add(name)
     search = ["dpkg-query", "--search", *map(os.path.realpath, programs)]  # status 1: one is of no package
     owners = subprocess.run(search, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    used, new = set(), {row.split(":")[0] for row in owners.splitlines()} | set(needs)
+    used, new = set(), {row.split(":")[0] for row in owners.splitlines()}
     while new:
         used |= new
         wanted = {virtual for name in new for virtual in depends.get(name, ())}
