@@ -268,7 +268,7 @@ func TestManifestInPlan(t *testing.T) {
 
 // What a wheel lacks, or has too much of, is named.
 func TestPlanCompares(t *testing.T) {
-	p := plan(t, image(), nil, "8.0")
+	p := plan(t, image(), []string{"cpu_adam", "fused_adam", "utils"}, "8.0")
 	c := wheel.Contents{Extensions: []wheel.Extension{
 		{Path: "deepspeed/ops/adam/cpu_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true},
 		{Path: "deepspeed/ops/adam/fused_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}, Stripped: true},
