@@ -121,10 +121,10 @@ func pythonAndUV(t *testing.T) (py, uv string, err error) {
 func TestPublicWheelsServeEveryTorch(t *testing.T) {
 	needs.Time(t)
 	t.Parallel()
-	labels := map[string]string{"complete": "", "all-ops": "+allops", "cuda12": "+cu12"}
+	labels := map[string]string{"complete": "", "all-ops": "+allops"}
 	builds := readWheelsWorkflow(t).builds(t)
-	if len(builds) != 5 {
-		t.Errorf("%d wheels; want 5", len(builds))
+	if len(builds) != 4 {
+		t.Errorf("%d wheels; want 4", len(builds))
 	}
 	dir := checkout(t)
 	for name, script := range builds {

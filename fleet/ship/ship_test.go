@@ -118,7 +118,7 @@ func TestShipRemovesNoOpUnasked(t *testing.T) {
 	write(t, filepath.Join(f.Nodes[0].Dir, "bin", "nvidia-smi"), 0o755, "#!/bin/sh\nexit 9\n")
 	f.want.Ops, f.works.built = []string{"async_io"}, nil
 	plan, r, err := f.run(t)
-	const want = "wheel would remove cpu_adam, fused_adam, utils from the installed DeepSpeed: no GPU found on the node"
+	const want = "wheel would remove cpu_adagrad, cpu_adam, cpu_lion, fused_adam, utils from the installed DeepSpeed: no GPU found on the node"
 	if err == nil || len(f.works.built)+len(changed(r)) > 0 || len(plan.Excluded) != 1 || plan.Excluded[0].Reasons[0] != want {
 		t.Errorf("%v, built %q, changed %q, left out %+v", err, f.works.built, changed(r), plan.Excluded)
 	}
@@ -128,7 +128,7 @@ func TestShipRemovesNoOpUnasked(t *testing.T) {
 
 	f.allowOpRemoval = true
 	plan, r, err = f.run(t)
-	if len(plan.Wheels) != 1 || !slices.Contains(plan.Wheels[0].Why, "removes cpu_adam, fused_adam, utils from node1") ||
+	if len(plan.Wheels) != 1 || !slices.Contains(plan.Wheels[0].Why, "removes cpu_adagrad, cpu_adam, cpu_lion, fused_adam, utils from node1") ||
 		len(changed(r)) != 1 {
 		t.Errorf("with AllowOpRemoval: %v, %+v, changed %q", err, plan.Wheels, changed(r))
 	}
