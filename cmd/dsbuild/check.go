@@ -58,8 +58,8 @@ hint.
 The first node is the master. Nothing is changed or left on the nodes.
 
 With --here only the machine itself is checked, within 20 seconds and without
-the checks that need other nodes: one line and the exit code, for Slurm's prolog
-or a Kubernetes init container.`,
+the checks that need other nodes: for Slurm's prolog or a Kubernetes init
+container. A machine that is ready is one line and exit code 0.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild verify" compares the DeepSpeed installations of the nodes; "dsbuild launch lint" checks launch scripts.`,
 		},
@@ -143,9 +143,15 @@ func runCheckHere(ctx context.Context, a *app, f checkFlags) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	r.EditHints(a.hints.expand)
 	line, err := r.Line()
 	if f.nodes.json {
 		return errors.Join(err, printReport(a, f.nodes, r))
+	}
+	for _, c := range r.Causes {
+		if c.Level == check.Warning {
+			fmt.Fprintln(a.stderr, ui.Clean(c.String()))
+		}
 	}
 	if err == nil {
 		_, err = fmt.Fprintln(a.stdout, line)

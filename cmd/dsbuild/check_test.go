@@ -6,14 +6,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
@@ -158,5 +161,96 @@ func TestCheckSSH(t *testing.T) {
 		if err != nil || len(left) > 0 {
 			t.Errorf("%s: %v: left %v", n.Name, err, left)
 		}
+	}
+}
+
+// fakeNode gives a node two GPUs, RDMA devices, and a file system and a kernel as files say. Its Python reads them in place
+// of this machine's, and its programs find nvidia-smi and libcuda in a directory of its own, which is returned.
+func fakeNode(t *testing.T, n *nodes.Node, driver, total, migMode, rdma, home string) string {
+	t.Helper()
+	site, err := filepath.Glob(filepath.Join(n.Dir, "venv", "lib", "python*", "site-packages"))
+	if err != nil || len(site) != 1 {
+		t.Fatal(site, err)
+	}
+	root := t.TempDir()
+	for path, text := range map[string]string{
+		filepath.Join(root, "proc/meminfo"):        "MemTotal: 1 kB\nCmaTotal: 0 kB\n",
+		filepath.Join(root, "proc/self/mountinfo"): "22 1 0:1 / / rw - ext4 /dev/sda rw\n23 22 0:2 / " + n.Home + " rw - " + home + " server:/ rw\n",
+		filepath.Join(root, "bin/nvidia-smi"): "#!/bin/sh\ncase $* in\n*compute_cap*) echo 'NVIDIA A100, 8.0, " + driver + "'; echo 'NVIDIA A100, 8.0, " + driver + "' ;;\n" +
+			"*index,uuid*) echo 0, GPU-a; echo 1, GPU-b ;;\n*mig.mode*) echo 0, " + migMode + " ;;\n*memory.total*) echo 0, '" + total + "' ;;\n*) exit 2 ;; esac\n",
+		filepath.Join(root, "bin/dmesg"):    "#!/bin/sh\n",
+		filepath.Join(site[0], "triton.py"): "",
+		filepath.Join(site[0], "fake.pth"):  "import fake_node\n",
+		filepath.Join(site[0], "fake_node.py"): fmt.Sprintf(`import os
+fake, really_open, really_list = %q, os.open, os.listdir
+def inside(path):
+    there = fake + str(path)
+    return there if os.path.exists(there) or str(path) == "/sys/class/infiniband" else path
+os.open = lambda path, *more, **named: really_open(inside(path), *more, **named)
+os.listdir = lambda path=".": really_list(inside(path))
+`, root),
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, device := range strings.Fields(rdma) {
+		if err := os.MkdirAll(filepath.Join(root, "sys/class/infiniband", device), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// Each rule about a node by itself, or beside others, finds the node that breaks it, over real SSH: its files and programs
+// are those of such a node. libcuda of cuda-compat makes up for an old driver.
+func TestCheckNodeRules(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.FakeTorch})
+	roots := []string{
+		fakeNode(t, f.Nodes[0], "550.54.15", "81559", "Disabled", "mlx5_0 mlx5_1", "ext4"),
+		fakeNode(t, f.Nodes[1], "470.57.02", "[N/A]", "Enabled", "mlx5_0", "nfs4"),
+		fakeNode(t, f.Nodes[2], "470.57.02", "81559", "Disabled", "mlx5_0 mlx5_1", "ext4"),
+	}
+	gcc := exec.CommandContext(t.Context(), "gcc", "-shared", "-xc", "-o", filepath.Join(roots[2], "bin/libcuda.so.1"), "-")
+	gcc.Stdin = strings.NewReader("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
+	if out, err := gcc.CombinedOutput(); err != nil {
+		needs.Missing(t, "%v: %s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(f.Nodes[1].Home, ".nccl.conf"), []byte("# old\nNCCL_IB_HCA=mlx5_9\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	inv, err := os.ReadFile(f.Inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(inv)
+	for i, n := range f.Nodes {
+		python := strconv.Quote(n.Python)
+		text = strings.Replace(text, python, python+", setup: "+strconv.Quote(fmt.Sprintf("export PATH=%s/bin:$PATH LD_LIBRARY_PATH=%[1]s/bin", roots[i])), 1)
+	}
+	if err := os.WriteFile(f.Inventory, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), []string{"check", f.Inventory, "--skip", "collective", "--port", "29518", "--min-free", "1B"}, strings.NewReader(""), &stdout, &stderr)
+	for _, part := range []string{
+		"node2: variables: " + f.Nodes[1].Home + "/.nccl.conf sets NCCL_IB_HCA=mlx5_9, but 2 of 3 nodes: none\n",
+		"node2: devices: driver 470.57.02 is too old for CUDA 12.4 of torch 2.6.0\n",
+		"node3: devices (warning): driver 470.57.02 is too old for CUDA 12.4 of torch 2.6.0; cuda-compat makes up for it (libcuda of CUDA 12.4), but only on data center GPUs\n",
+		"node2: devices (warning): MIG divides GPUs: ",
+		"node2: devices (warning): the kernel reserves no contiguous memory (CmaTotal is 0), so RDMA cannot register buffers in unified memory\n",
+		"node2: devices: RDMA devices: mlx5_0, but 2 of 3 nodes have mlx5_0, mlx5_1; NCCL may hang\n",
+		"node2: disk (warning): Triton compiles kernels in " + f.Nodes[1].Home + "/.triton/cache, which is on nfs4, where ranks wait for each other's locks\n",
+		"2 of 3 nodes ready, 1 failed\n",
+	} {
+		if !strings.Contains(stdout.String(), part) {
+			t.Errorf("it is not said: %q", part)
+		}
+	}
+	if code != 3 || strings.Contains(stdout.String(), "node1: devices") || t.Failed() {
+		t.Errorf("exit %d\n%s\n%s", code, &stdout, &stderr)
 	}
 }

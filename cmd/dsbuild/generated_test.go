@@ -20,13 +20,13 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-var update = flag.Bool("update", false, "write docs/commands.md, docs/tables.md and the signs of docs/troubleshooting.md")
+var update = flag.Bool("update", false, "write docs/commands.md and docs/tables.md")
 
 const regenerate = "go test ./cmd/dsbuild -run TestGeneratedPages -update"
 
 // TestGeneratedPages holds the pages that are made from the program against it.
 func TestGeneratedPages(t *testing.T) {
-	for name, want := range map[string]string{"commands.md": commandsPage(), "tables.md": tablesPage(t), "troubleshooting.md": troubleshootingPage(t)} {
+	for name, want := range map[string]string{"commands.md": commandsPage(), "tables.md": tablesPage(t)} {
 		path := filepath.Join("..", "..", "docs", name)
 		if *update {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -40,58 +40,18 @@ func TestGeneratedPages(t *testing.T) {
 	}
 }
 
-// troubleshootingPage is docs/troubleshooting.md with the table of signs.
-func troubleshootingPage(t *testing.T) string {
-	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "troubleshooting.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(page), "<!-- signs -->\n")
-	_, after, ended := strings.Cut(rest, "<!-- /signs -->\n")
-	if !found || !ended {
-		t.Fatal("docs/troubleshooting.md has no <!-- signs --> and <!-- /signs -->")
-	}
-	var rows strings.Builder
-	rows.WriteString("| sign | a line with it | cause | what to do |\n|---|---|---|---|\n")
-	for _, s := range why.Signs() {
-		name, line, do := "`"+s.ID+"` "+s.Title, "", s.Hint
-		if s.Class != why.Cause {
-			name += " (*" + string(s.Class) + "*)"
-		}
-		if len(s.Lines) > 0 {
-			line = "`" + strings.NewReplacer("`", "'", "|", "\\|").Replace(ui.Shorten(s.Lines[0], 100)) + "`"
-		}
-		if s.Prevent != "" {
-			do += "; `" + s.Prevent + "`"
-		}
-		fmt.Fprintf(&rows, "| %s | %s | %s | %s |\n", name, line, s.Why, do)
-	}
-	return before + "<!-- signs -->\n" + rows.String() + "<!-- /signs -->\n" + after
-}
-
-// TestArchitecture: the files through which docs/architecture.md follows a command are there, at most 20 for each
-// command; and the page stays short.
+// TestArchitecture: the files that docs/architecture.md names exist, and the page stays short.
 func TestArchitecture(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(page) > 18<<10 {
-		t.Errorf("docs/architecture.md has %d bytes, at most %d are allowed", len(page), 18<<10)
+	if len(page) > 10<<10 {
+		t.Errorf("docs/architecture.md has %d bytes, at most %d are allowed", len(page), 10<<10)
 	}
-	_, section, _ := strings.Cut(string(page), "\n## Four commands, file by file\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	commands := strings.Split(section, "\n### ")[1:]
-	if len(commands) != 4 {
-		t.Errorf("%d commands are followed", len(commands))
-	}
-	for _, text := range commands {
-		name, _, _ := strings.Cut(text, "\n")
-		if files := namedFiles(t, text); files < 5 || files > 20 {
-			t.Errorf("%s: %d files", name, files)
-		}
+	if files := namedFiles(t, string(page)); files < 5 {
+		t.Errorf("docs/architecture.md names %d files", files)
 	}
 }
 
@@ -172,8 +132,8 @@ func siteVariables() (names []string) {
 }
 
 const variables = "| variable | means |\n|---|---|\n" +
-	"| `DSBUILD_TORCH_INDEX`, `DSBUILD_APT_MIRROR`; variables of proxies, certificates and package indexes | where files come from ([airgap.md](airgap.md)) |\n" +
-	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and questions of a login, as for ssh ([nodes.md](nodes.md)) |\n" +
+	"| `DSBUILD_TORCH_INDEX`, `DSBUILD_APT_MIRROR`; variables of proxies, certificates and package indexes | where files come from ([Build wheels](airgap.md)) |\n" +
+	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and questions of a login, as for ssh ([Inventories and connections](nodes.md#connect-with-ssh)) |\n" +
 	"| `XDG_CACHE_HOME`, `XDG_STATE_HOME` | in place of `~/.cache` and `~/.local/state` |\n" +
 	"| `NO_COLOR` | no colours |\n"
 
@@ -197,7 +157,7 @@ func ownFiles() string {
 		"| `foreign-…/` | files that a deploy replaced and dsbuild had not installed; it never removes them |\n" +
 		"| `inbox/`, `run-…/`, `lock` | files on their way, temporary files, the lock |\n\n" +
 		"On a node, in `dsbuild/env` below `~/.local/share` or `folder` of the environment file: `NAME/DIGEST/` is a whole environment,\n" +
-		"`NAME/current` and `NAME/previous` are links, `NAME/journal.jsonl` lists the changes ([environments.md](environments.md)).\n"
+		"`NAME/current` and `NAME/previous` are links, `NAME/journal.jsonl` lists the changes ([Complete environments](environments.md)).\n"
 }
 
 func writeCommand(b *strings.Builder, cmd *cobra.Command) {
@@ -263,13 +223,30 @@ func tablesPage(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The tables\n\n<!-- made by: %s -->\n\n", regenerate)
-	b.WriteString("What dsbuild knows of GPUs, operators, toolchains and mistakes in scripts, as its commands print it\n(`--json` for programs). [toolchains.md](toolchains.md) says what it makes of the first three,\n[lint.md](lint.md) of the last.\n\n")
+	b.WriteString("GPUs, ops, toolchains, lint rules and signs of failure, as the program knows them. `--json` prints the first four for programs.\n" +
+		"See also [Toolchains and compatibility](toolchains.md), [Launch jobs](launch.md#lint-scripts) and [Troubleshooting](troubleshooting.md).\n\n")
 	for _, name := range []string{"gpus", "ops", "toolchains", "launch lint --rules"} {
 		var out, stderr bytes.Buffer
 		if code := run(t.Context(), strings.Fields(name), strings.NewReader(""), &out, &stderr); code != 0 {
 			t.Fatalf("dsbuild %s: exit %d: %s", name, code, &stderr)
 		}
 		fmt.Fprintf(&b, "## dsbuild %s\n\n```console\n$ dsbuild %s\n%s```\n\n", name, name, &out)
+	}
+	b.WriteString("## Signs of failure\n\n`dsbuild why` and `dsbuild launch --submit` look for these signs. Marked signs are not causes by themselves: *end* (killed by a\n" +
+		"signal), *peer* (the network, or another rank), *follow* (reports another process's failure).\n\n" +
+		"| sign | example | cause | what to do |\n|---|---|---|---|\n")
+	for _, s := range why.Signs() {
+		name, line, do := "`"+s.ID+"` "+s.Title, "", s.Hint
+		if s.Class != why.Cause {
+			name += " (*" + string(s.Class) + "*)"
+		}
+		if len(s.Lines) > 0 {
+			line = "`" + strings.ReplaceAll(cell(ui.Shorten(s.Lines[0], 100)), "`", "'") + "`"
+		}
+		if s.Prevent != "" {
+			do += "; `" + s.Prevent + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, line, cell(s.Why), cell(do))
 	}
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"errors"
@@ -33,6 +34,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch/why"
 )
 
 // repository is where the pages lie.
@@ -103,6 +105,33 @@ func TestPagesParse(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestSignsParse: the commands in the table of signs, and in the advice of --submit, can be typed as they are.
+func TestSignsParse(t *testing.T) {
+	t.Parallel()
+	quoted := regexp.MustCompile(`'(dsbuild [^']*)'`)
+	commands := 0
+	for _, s := range why.Signs() {
+		typed := []string{s.Prevent}
+		for _, m := range quoted.FindAllStringSubmatch(s.Hint+" "+s.Advice(), -1) {
+			typed = append(typed, m[1])
+		}
+		for _, line := range typed {
+			if line == "" {
+				continue
+			}
+			commands++
+			words := strings.Fields(line)[1:]
+			cmd, rest, err := newRootCommand(&app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard}).Find(words)
+			if err := cmp.Or(err, accepted(words), cmd.ParseFlags(rest), cmd.ValidateArgs(cmd.Flags().Args())); err != nil {
+				t.Errorf("%s: %s: %v", s.ID, line, err)
+			}
+		}
+	}
+	if commands < 80 {
+		t.Errorf("only %d commands were found", commands)
 	}
 }
 

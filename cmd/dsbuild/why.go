@@ -87,7 +87,11 @@ func whyText(r *why.Report) string {
 		fmt.Fprintf(&out, "also: %s\n", p)
 	}
 	for _, f := range r.Followed {
-		fmt.Fprintf(&out, "then: %s [%s]: %s, first %s\n", f.Title, f.Sign, ui.Count(f.Count, "line"), f.Place)
+		label := "then"
+		if f.Warning {
+			label = "warning"
+		}
+		fmt.Fprintf(&out, "%s: %s [%s]: %s, first %s\n", label, f.Title, f.Sign, ui.Count(f.Count, "line"), f.Place)
 	}
 	for _, note := range r.Notes {
 		fmt.Fprintf(&out, "note: %s\n", note)

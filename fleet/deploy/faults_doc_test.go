@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// faultTests are the faults of the table in docs/fleet.md, and the tests that make each.
+// faultTests are the failures of faults.md, and the tests that make each.
 var faultTests = [][2]string{
 	{"a connection breaks while a file is sent, at any byte", "TestCutAnywhereThenResume TestALostTransferGoesOnInTheSameRun TestWhatHasArrivedIsNotSentAgain"},
 	{"a connection breaks later", "TestNodePutsItselfBackWhenTheControllerIsGone TestConnectionLostWhileRecording"},
@@ -35,7 +35,7 @@ var faultTests = [][2]string{
 	{"the node's clock is wrong", "TestNodesWithWrongClocks"},
 }
 
-// Each fault of the table in docs/fleet.md has a test that is there, and every long one makes a fault of the table.
+// Each failure of faults.md has tests that exist, and every long test makes one of them.
 func TestFaultsHaveTheTestsThatAreNamed(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
@@ -56,14 +56,14 @@ func TestFaultsHaveTheTestsThatAreNamed(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllStringSubmatch(source.String(), -1) {
 		tests = append(tests, m[1])
 	}
-	page, err := os.ReadFile("../../docs/fleet.md")
+	page, err := os.ReadFile("faults.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(page), "| fault | result |\n|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	if !found || table == "" {
-		t.Fatal("docs/fleet.md has no table of faults")
+		t.Fatal("faults.md has no table")
 	}
 	var shown, listed, named []string
 	for line := range strings.Lines(table + "\n") {
@@ -78,7 +78,7 @@ func TestFaultsHaveTheTestsThatAreNamed(t *testing.T) {
 		}
 	}
 	if !slices.Equal(shown, listed) {
-		t.Errorf("docs/fleet.md shows the faults\n%s\nand there are tests of\n%s", strings.Join(shown, "\n"), strings.Join(listed, "\n"))
+		t.Errorf("faults.md shows the failures\n%s\nand there are tests of\n%s", strings.Join(shown, "\n"), strings.Join(listed, "\n"))
 	}
 	for _, name := range named {
 		if !slices.Contains(tests, name) {

@@ -24,7 +24,7 @@ func TestImports(t *testing.T) {
 		if !slices.ContainsFunc(Imports(), func(r Rule) bool {
 			return folder == r.Folder || strings.HasPrefix(folder, r.Folder+"/")
 		}) {
-			t.Errorf("package %s: no rule says what it may import; does its room exist already (docs/architecture.md)?", folder)
+			t.Errorf("package %s: no rule says what it may import; does its layer exist already (docs/architecture.md)?", folder)
 		}
 		for file, paths := range imports {
 			for _, path := range paths {
@@ -39,25 +39,21 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestPicture: on the picture of docs/architecture.md every import goes down. The three exceptions stand below it.
+// TestPicture: in the picture of layers in docs/architecture.md every import goes down, with the exceptions named above it.
 func TestPicture(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	levels, level := map[string]int{}, 0
-	_, picture, _ := strings.Cut(string(page), "<!-- text: the rooms -->")
-	picture, _, _ = strings.Cut(picture, "\n| room |")
-	for line := range strings.Lines(picture) {
-		cells, inside := strings.CutPrefix(line, "|")
-		if !inside {
-			level++
-			continue
-		}
-		for cell := range strings.SplitSeq(cells, "|") {
-			if words := strings.Fields(cell); len(words) > 0 {
-				levels[words[0]] = level
-			}
+	_, picture, _ := strings.Cut(string(page), "<!-- text: the layers -->\n```\n")
+	picture, _, found := strings.Cut(picture, "\n```")
+	if !found {
+		t.Fatal("docs/architecture.md has no picture of the layers")
+	}
+	levels := map[string]int{}
+	for i, line := range strings.Split(picture, "\n") {
+		for _, folder := range strings.Fields(line) {
+			levels[folder] = i + 1
 		}
 	}
 	roomOf := func(folder string) string {

@@ -30,14 +30,24 @@ func (r *run) checkDevices(context.Context) {
 	compareRDMA(live)
 }
 
-// checkDriver compares the driver with the oldest for torch's CUDA.
+// checkDriver compares the driver with the oldest for torch's CUDA. libcuda of the package cuda-compat, if it is what
+// programs load, makes up for an older driver.
 func (m *member) checkDriver() {
 	t, cuda := m.run.opt.Tables, m.facts.TorchCUDA
 	if t == nil || len(m.facts.GPUs) == 0 || cuda == "" || t.DriverSupports(m.facts.Driver, cuda) {
 		return
 	}
-	m.addFinding(Devices, Error, "update the driver, or install a torch for an older CUDA",
-		"driver %s is too old for CUDA %s of torch %s", m.facts.Driver, cuda, m.facts.Torch)
+	text := fmt.Sprintf("driver %s is too old for CUDA %s of torch %s", m.facts.Driver, cuda, m.facts.Torch)
+	major, _, _ := strings.Cut(cuda, ".")
+	for _, line := range m.smiLines("libcuda") {
+		has, err := strconv.Atoi(line)                                        // 12080: CUDA 12.8
+		if needs, _ := strconv.Atoi(major); err == nil && has/1000 >= needs { //nolint:errcheck // 0 without a number
+			m.addFinding(Devices, Warning, "", "%s; cuda-compat makes up for it (libcuda of CUDA %d.%d), but only on data center GPUs",
+				text, has/1000, has%1000/10)
+			return
+		}
+	}
+	m.addFinding(Devices, Error, "update the driver, or install a torch for an older CUDA", "%s", text)
 }
 
 // hasMIG reports whether a GPU is divided into instances.
@@ -175,6 +185,9 @@ func (m *member) checkHealth() {
 	const admin = "drain the node, then reset or replace the GPU"
 	if p, asked := m.survey.Devices["gpus"]; asked && (p.failureReason() != "" || p.OK != nil && p.OK.Status != 0) {
 		said := p.failureReason()
+		if p.OK != nil {
+			said = fmt.Sprintf("exit status %d", p.OK.Status)
+		}
 		if p.OK != nil && len(p.OK.Lines) > 0 {
 			said = p.OK.Lines[len(p.OK.Lines)-1]
 		}

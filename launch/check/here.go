@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -33,30 +32,25 @@ type hereConn struct{ remote.Runner }
 func (hereConn) Put(context.Context, remote.Upload) error { return errors.ErrUnsupported }
 func (hereConn) Close() error                             { return nil }
 
-// Line sums up the report of one node in a line; its error is not nil if the node is not ready.
+// Line sums up the report of one node in a line. The error, one for each finding of a node that is not ready, is nil if
+// the node is ready.
 func (r *Report) Line() (string, error) {
 	n := r.Nodes[0]
-	var wrong []string
-	warnings := 0
+	var wrong []error
 	for _, f := range n.Findings {
 		if f.Level == Error {
-			wrong = append(wrong, fmt.Sprintf("%s: %s", f.Check, f.Text))
-		} else {
-			warnings++
+			wrong = append(wrong, fault.New(fault.Nodes, f.Hint, "%s: not ready: %s: %s", n.Name, f.Check, f.Text))
 		}
 	}
 	if !r.Ready {
 		if len(wrong) == 0 {
-			wrong = []string{"timed out after " + ui.Duration(HereTimeout)}
+			wrong = append(wrong, fault.New(fault.Nodes, "", "%s: not ready: timed out after %s", n.Name, ui.Duration(HereTimeout)))
 		}
-		return "", fault.WithCode(errors.New(n.Name+": not ready: "+strings.Join(wrong, "; ")), fault.Nodes)
+		return "", errors.Join(wrong...)
 	}
 	line := n.Name + ": ready"
 	if n.Facts != nil {
 		line += fmt.Sprintf(": %s, torch %s", countGPUs(len(n.Facts.GPUs)), cmp.Or(n.Facts.Torch, "none"))
-	}
-	if warnings > 0 {
-		line += ", " + ui.Count(warnings, "warning")
 	}
 	return line, nil
 }

@@ -48,8 +48,10 @@ func TestHere(t *testing.T) {
 	}
 	r := run()
 	line, err := r.Line()
-	if line != "" || fault.ExitCode(err) != fault.Nodes || !strings.HasPrefix(err.Error(), "n1: not ready: devices: ") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%q, %v", line, err)
+	var printed strings.Builder
+	ui.PrintError(&printed, err)
+	if want := "dsbuild: n1: not ready: devices: nvidia-smi: exit status 1\nhint: run nvidia-smi on the node; after a driver update, reboot it\n"; line != "" || fault.ExitCode(err) != fault.Nodes || printed.String() != want {
+		t.Errorf("%q, %v, printed\n%s", line, err, &printed)
 	}
 	var said []string
 	for _, f := range r.Nodes[0].Findings {

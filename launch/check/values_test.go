@@ -223,19 +223,21 @@ func TestNodeRules(t *testing.T) {
 		wrong func(m *member) // of the second of four nodes
 		want  string
 	}{
-		"healthy":          {func(*member) {}, ""},
-		"Triton":           {func(m *member) { m.survey.Triton = known(cacheFolder{"/home/u/.triton/cache", "nfs4"}) }, "n2 warning: Triton compiles kernels in /home/u/.triton/cache, which is on nfs4, where ranks wait for each other's locks"},
-		"no Triton":        {func(m *member) { m.survey.Triton = known(cacheFolder{"/home/u/.triton/cache", ""}) }, ""},
-		"nccl.conf":        {func(m *member) { m.survey.NCCLFiles = known([]setting{{"/etc/nccl.conf", "NCCL_IB_HCA=mlx5_9"}}) }, "n2 error: /etc/nccl.conf sets NCCL_IB_HCA=mlx5_9, but 3 of 4 nodes: none"},
-		"fewer devices":    {func(m *member) { m.survey.Limits.OK.RDMA = []string{"mlx5_0"} }, "n2 error: RDMA devices: mlx5_0, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
-		"no device":        {func(m *member) { m.survey.Limits.OK.RDMA = nil }, "n2 error: RDMA devices: none, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
-		"other names":      {func(m *member) { m.survey.Limits.OK.RDMA = []string{"mlx5_0", "rocep1"} }, "n2 warning: RDMA devices: mlx5_0, rocep1, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
-		"old driver":       {func(m *member) { m.facts.Driver = "470.57.02" }, "n2 error: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0"},
-		"unknown driver":   {func(m *member) { m.facts.Driver = "" }, ""},
-		"no GPU":           {func(m *member) { m.facts.Driver, m.facts.GPUs = "470.57.02", nil }, "n2 error: no GPU, but 3 of 4 nodes have 1"},
-		"MIG":              {func(m *member) { m.survey.Devices["mig"] = smi("0, Disabled", "1, Enabled") }, "n2 warning: MIG divides GPUs: each process sees one instance, and NCCL cannot use two instances of one GPU"},
-		"no CMA":           {func(m *member) { m.survey.Devices["memory"] = smi("0, [N/A]") }, "n2 warning: the kernel reserves no contiguous memory (CmaTotal is 0), so RDMA cannot register buffers in unified memory"},
-		"CMA is not known": {func(m *member) { m.survey.Devices["memory"], m.survey.Limits.OK.CMA = smi("0, [N/A]"), -1 }, ""},
+		"healthy":           {func(*member) {}, ""},
+		"Triton":            {func(m *member) { m.survey.Triton = known(cacheFolder{"/home/u/.triton/cache", "nfs4"}) }, "n2 warning: Triton compiles kernels in /home/u/.triton/cache, which is on nfs4, where ranks wait for each other's locks"},
+		"no Triton":         {func(m *member) { m.survey.Triton = known(cacheFolder{"/home/u/.triton/cache", ""}) }, ""},
+		"nccl.conf":         {func(m *member) { m.survey.NCCLFiles = known([]setting{{"/etc/nccl.conf", "NCCL_IB_HCA=mlx5_9"}}) }, "n2 error: /etc/nccl.conf sets NCCL_IB_HCA=mlx5_9, but 3 of 4 nodes: none"},
+		"fewer devices":     {func(m *member) { m.survey.Limits.OK.RDMA = []string{"mlx5_0"} }, "n2 error: RDMA devices: mlx5_0, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
+		"no device":         {func(m *member) { m.survey.Limits.OK.RDMA = nil }, "n2 error: RDMA devices: none, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
+		"other names":       {func(m *member) { m.survey.Limits.OK.RDMA = []string{"mlx5_0", "rocep1"} }, "n2 warning: RDMA devices: mlx5_0, rocep1, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
+		"old driver":        {func(m *member) { m.facts.Driver = "470.57.02" }, "n2 error: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0"},
+		"cuda-compat":       {func(m *member) { m.facts.Driver, m.survey.Devices["libcuda"] = "470.57.02", smi("12090") }, "n2 warning: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0; cuda-compat makes up for it (libcuda of CUDA 12.9), but only on data center GPUs"},
+		"older cuda-compat": {func(m *member) { m.facts.Driver, m.survey.Devices["libcuda"] = "470.57.02", smi("11040") }, "n2 error: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0"},
+		"unknown driver":    {func(m *member) { m.facts.Driver = "" }, ""},
+		"no GPU":            {func(m *member) { m.facts.Driver, m.facts.GPUs = "470.57.02", nil }, "n2 error: no GPU, but 3 of 4 nodes have 1"},
+		"MIG":               {func(m *member) { m.survey.Devices["mig"] = smi("0, Disabled", "1, Enabled") }, "n2 warning: MIG divides GPUs: each process sees one instance, and NCCL cannot use two instances of one GPU"},
+		"no CMA":            {func(m *member) { m.survey.Devices["memory"] = smi("0, [N/A]") }, "n2 warning: the kernel reserves no contiguous memory (CmaTotal is 0), so RDMA cannot register buffers in unified memory"},
+		"CMA is not known":  {func(m *member) { m.survey.Devices["memory"], m.survey.Limits.OK.CMA = smi("0, [N/A]"), -1 }, ""},
 	} {
 		r := ready(4)
 		r.opt.Tables = tables

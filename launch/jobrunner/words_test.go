@@ -43,8 +43,8 @@ func TestAdvice(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]string{
 		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB": "smaller micro batch",
-		"ModuleNotFoundError: No module named 'transformers'":                    "run 'dsbuild verify'",
-		"OSError: [Errno 28] No space left on device":                            "run 'dsbuild check'",
+		"ModuleNotFoundError: No module named 'transformers'":                    "run 'dsbuild verify inventory.yaml'",
+		"OSError: [Errno 28] No space left on device":                            "run 'dsbuild check inventory.yaml --output /shared/out --min-free 500GB'",
 		"/tmp/x/torchrun.sh: line 31: exec: torchrun: not found":                 "set the interpreter with --python",
 		"RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:12345": "",
 		"ValueError: the batch is empty":                                         "",

@@ -20,8 +20,9 @@ func atoi(digits string) int {
 
 // origin is the rank and the node that wrote a line, as far as the line says.
 type origin struct {
-	rank int // -1: unknown
-	node string
+	rank     int // -1: unknown
+	node     string
+	labelled bool // the rank is a number before the line, as of srun --label
 }
 
 // container is what Kubernetes puts before a line: kubectl logs --prefix and --timestamps, and the files of containers.
@@ -58,7 +59,7 @@ func splitOrigin(line string) (origin, string) {
 		return from, line
 	}
 	if n, err := strconv.Atoi(strings.TrimSpace(mark)); err == nil && n >= 0 && len(mark) < 6 {
-		from.rank = n
+		from.rank, from.labelled = n, true
 	} else if isNode(mark) {
 		from.node = mark
 	} else {
@@ -89,11 +90,34 @@ func (o *origin) searchOrigin(line string) {
 	}
 }
 
-// moment is the time of a line. Logs often have no year, so times count within one.
+// moment is the time of a line. Logs often have no year, so times count within one; see overNewYear.
 type moment struct {
 	text  string // as in the log
 	at    time.Time
 	dated bool
+}
+
+// in returns the time for comparisons. If a job ran over New Year, the first half of the year is the later one.
+func (m moment) in(newYear bool) time.Time {
+	if newYear && m.at.Month() <= time.June {
+		return m.at.AddDate(1, 0, 0)
+	}
+	return m.at
+}
+
+// overNewYear reports whether a job ran over New Year: its logs have times of the last quarter and of the first, and no
+// others.
+func overNewYear(logs []log) bool {
+	quarters := map[time.Month]bool{}
+	for _, l := range logs {
+		last, _ := parseMoment(l.scanner.clock)
+		for _, m := range []moment{l.scanner.first, last} {
+			if m.dated {
+				quarters[(m.at.Month()-1)/3] = true
+			}
+		}
+	}
+	return quarters[0] && quarters[3] && len(quarters) == 2
 }
 
 var clock = regexp.MustCompile(`(?:\d{4}[-/](\d\d)[-/](\d\d)[T_ :]|(\d\d)[-/](\d\d)[ T]|[EWIFD](\d{1,2})(\d\d) |` +

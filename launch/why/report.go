@@ -33,13 +33,15 @@ type Place struct {
 // Finding is a sign with its first place.
 type Finding struct {
 	Place
-	Sign   string `json:"sign"`
-	Title  string `json:"title"`
-	Class  Class  `json:"class"`
-	Text   string `json:"text"`
-	Code   string `json:"code,omitempty"`   // file and line of the program
-	Detail string `json:"detail,omitempty"` // of this failure
-	Count  int    `json:"count"`            // lines with the sign, in all logs
+	Sign  string `json:"sign"`
+	Title string `json:"title"`
+	Class Class  `json:"class"`
+	// Warning is true if the program continued after the line.
+	Warning bool   `json:"warning,omitempty"`
+	Text    string `json:"text"`
+	Code    string `json:"code,omitempty"`   // file and line of the program
+	Detail  string `json:"detail,omitempty"` // of this failure
+	Count   int    `json:"count"`            // lines with the sign, in all logs
 	// Why, Hint and Prevent are the sign's.
 	Why     string `json:"why"`
 	Hint    string `json:"hint"`
@@ -64,7 +66,7 @@ func (p placed) place() Place {
 func (p placed) finding() Finding {
 	s := p.Sign
 	return Finding{
-		Place: p.place(), Sign: s.ID, Title: s.Title, Class: s.Class, Text: p.Text, Code: p.Code, Count: p.Count,
+		Place: p.place(), Sign: s.ID, Title: s.Title, Class: s.Class, Warning: p.warning, Text: p.Text, Code: p.Code, Count: p.Count,
 		Why: s.Why, Hint: s.Hint, Prevent: s.Prevent,
 	}
 }
@@ -85,7 +87,8 @@ func (p placed) before(q placed) bool {
 
 // decide finds the first cause, and what followed.
 func (r *Report) decide(logs []log) {
-	offsets := r.clockOffsets(logs)
+	newYear := overNewYear(logs)
+	offsets := r.clockOffsets(logs, newYear)
 	var all []placed
 	watch := map[int]collective{}
 	for i := range logs {
@@ -96,7 +99,7 @@ func (r *Report) decide(logs []log) {
 		for _, h := range hits {
 			p := placed{Hit: h, log: l}
 			if h.when.dated {
-				p.at = h.when.at.Add(-offsets[l])
+				p.at = h.when.in(newYear).Add(-offsets[l])
 			}
 			all = append(all, p)
 		}
@@ -104,23 +107,25 @@ func (r *Report) decide(logs []log) {
 			r.note("%s ends within a line: its process was killed, or is still writing", l.name)
 		}
 	}
-	if len(all) == 0 {
-		return
-	}
-	first := all[0]
-	for _, p := range all[1:] {
-		if p.before(first) {
-			first = p
+	var cause placed
+	for _, p := range all {
+		if !p.warning && (cause.Hit == nil || p.before(cause)) {
+			cause = p
 		}
 	}
-	cause := first.finding()
-	r.Cause = &cause
+	if cause.Hit != nil {
+		first := cause.finding()
+		r.Cause = &first
+		if first.Class != Cause {
+			first.Detail = explainTimeouts(watch)
+		}
+	}
 	seen := map[*Sign]int{} // the index in Followed, from 1
 	for _, p := range all {
 		switch {
-		case p.Hit == first.Hit:
-		case p.Sign == first.Sign:
-			cause.Count += p.Count
+		case p.Hit == cause.Hit:
+		case r.Cause != nil && p.Sign == cause.Sign && !p.warning:
+			r.Cause.Count += p.Count
 			r.Also = append(r.Also, p.place())
 		case seen[p.Sign] > 0:
 			r.Followed[seen[p.Sign]-1].Count += p.Count
@@ -129,14 +134,11 @@ func (r *Report) decide(logs []log) {
 			seen[p.Sign] = len(r.Followed)
 		}
 	}
-	if cause.Class != Cause {
-		cause.Detail = explainTimeouts(watch)
-	}
 }
 
 // clockOffsets returns how far the clock of a log is ahead of most others, as far as both the first and the last times of
 // the logs say so.
-func (r *Report) clockOffsets(logs []log) map[*log]time.Duration {
+func (r *Report) clockOffsets(logs []log, newYear bool) map[*log]time.Duration {
 	type span struct {
 		log         *log
 		first, last time.Time
@@ -146,7 +148,7 @@ func (r *Report) clockOffsets(logs []log) map[*log]time.Duration {
 		s := logs[i].scanner
 		last, _ := parseMoment(s.clock)
 		if s.first.dated && last.dated {
-			spans = append(spans, span{&logs[i], s.first.at, last.at})
+			spans = append(spans, span{&logs[i], s.first.in(newYear), last.in(newYear)})
 		}
 	}
 	offsets := map[*log]time.Duration{}

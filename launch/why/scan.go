@@ -27,6 +27,8 @@ type Hit struct {
 
 	when     moment
 	exact    bool // the line itself has the time
+	labelled bool // Rank is only a number before the line
+	warning  bool // of a program that continued
 	progress int  // of the scanner
 }
 
@@ -42,6 +44,8 @@ type Scanner struct {
 	clockAt  int    // its line
 	first    moment
 	block    origin // of torchrun's list of failures
+	labels   int    // lines with a number before them, as of srun --label
+	others   int    // lines without one, since the first with one
 	streams  map[origin]*stream
 	watch    map[int]collective
 	hits     int
@@ -53,10 +57,11 @@ type stream struct {
 	hits map[*Sign]*Hit
 	// The state of a traceback.
 	open    int    // the line where it began, if any
-	chained bool   // the next traceback continues the last exception
+	chain   string // how the next traceback continues the last exception: duringHandling, or another line
 	ignored bool   // the traceback is of an ignored exception
 	frame   string // in the program's own code
 	raised  *Hit   // the last exception without a known sign
+	known   *Sign  // of the last exception
 }
 
 // NewScanner returns a scanner for the log of a rank; -1 if unknown or several.
@@ -82,8 +87,13 @@ var (
 	exception = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Expired|Iteration|NotFound)(?:: |:?$)`)
 	isAny     = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)+[A-Z]\w*(?:: |:?$)`) // an exception with any name
 	training  = regexp.MustCompile(`(?i)(?:\b(?:loss|steps?|iter|iteration|epoch)\b['"]?\W{0,3}\d|\d(?:it/s|s/it))`)
-	library   = regexp.MustCompile(`/(?:site|dist)-packages/|/lib(?:64)?/python|<frozen|<string>`)
+	// Warnings have W of glog, WARNING of logging, or a category of Python's warnings. NCCL WARN is an error.
+	warns   = regexp.MustCompile(`(?:^|[\[ ])W(?:\d{3,4})? |\bWARNING\b|Warning: `)
+	library = regexp.MustCompile(`/(?:site|dist)-packages/|/lib(?:64)?/python|<frozen|<string>`)
 )
+
+// duringHandling begins the line before an exception that a program raised while it handled another.
+const duringHandling = "During handling of the above exception"
 
 func (s *Scanner) addState(line string) {
 	if hasClock(line) {
@@ -93,6 +103,11 @@ func (s *Scanner) addState(line string) {
 		}
 	}
 	from, rest := splitOrigin(line)
+	if from.labelled {
+		s.labels++
+	} else if s.labels > 0 {
+		s.others++
+	}
 	st := s.streamOf(from)
 	sign := s.table.find(rest)
 	s.followTraceback(st, rest, sign)
@@ -132,15 +147,18 @@ func (s *Scanner) followTraceback(st *stream, line string, sign *Sign) {
 	switch {
 	case strings.Contains(line, "Traceback (most recent call last)") || strings.HasPrefix(line, "╰─"):
 		st.open, st.frame = s.line, ""
-		if !st.chained {
-			st.raised = nil
+		if st.chain == "" {
+			st.raised, st.known = nil, nil
 		}
 		return
 	case strings.HasPrefix(line, "Exception ignored in"):
 		st.ignored = true
 		return
-	case strings.HasPrefix(line, "The above exception was the direct cause") || strings.HasPrefix(line, "During handling of the above exception"):
-		st.chained = true
+	case strings.HasPrefix(line, duringHandling):
+		st.chain = duringHandling
+		return
+	case strings.HasPrefix(line, "The above exception was the direct cause"):
+		st.chain = line
 		return
 	}
 	if strings.HasPrefix(strings.TrimLeft(line, " "), "File \"") {
@@ -159,27 +177,39 @@ func (s *Scanner) followTraceback(st *stream, line string, sign *Sign) {
 	if name, _, _ := strings.Cut(line, ":"); strings.ContainsRune(name, ' ') || !exception.MatchString(line) && (st.open == 0 || !isAny.MatchString(line)) {
 		return
 	}
+	s.endTraceback(st, line, sign)
+}
+
+// endTraceback reads the line with the exception, which may have a sign.
+func (s *Scanner) endTraceback(st *stream, line string, sign *Sign) {
 	inside := st.open > 0
-	chained, ignored, frame := st.chained, st.ignored, st.frame
-	st.open, st.chained, st.ignored, st.frame = 0, false, false, ""
+	chain, ignored, frame, handled := st.chain, st.ignored, st.frame, st.known
+	st.open, st.chain, st.ignored, st.frame, st.known = 0, "", false, "", sign
+	if chain == duringHandling && handled != nil && handled.Handled && (sign == nil || sign.Class == Cause) {
+		s.remove(st, st.hits[handled])
+	}
 	switch {
 	case sign != nil || ignored && inside:
-		if chained && st.raised != nil && sign != nil && sign.Class == Cause {
+		if chain != "" && sign != nil && sign.Class == Cause {
 			s.remove(st, st.raised)
 		}
 		st.raised = nil
-	case chained && st.raised != nil: // the program raised the last exception of a chain
-		s.remove(st, st.raised)
-		fallthrough
 	default:
+		if chain != "" { // the program raised the last exception of a chain
+			s.remove(st, st.raised)
+		}
 		if st.raised = s.note(st, s.table.exception, line); st.raised.Line == s.line {
 			st.raised.Code = frame
 		}
 	}
 }
 
+// remove takes back one line of a hit, if any.
 func (s *Scanner) remove(st *stream, h *Hit) {
-	if h.Count == 1 && st.hits[h.Sign] == h {
+	if h == nil || st.hits[h.Sign] != h {
+		return
+	}
+	if h.Count--; h.Count == 0 {
 		delete(st.hits, h.Sign)
 	}
 }
@@ -190,8 +220,9 @@ func (s *Scanner) note(st *stream, sign *Sign, line string) *Hit {
 	if e := st.hits[s.table.exception]; e != nil && sign != s.table.exception && sign.Class == Cause && s.line-e.Line <= chainLines {
 		s.remove(st, e) // the sign is in the exception's message
 	}
+	warning := sign.Class == Cause && !sign.Warns && warns.MatchString(line)
 	h := st.hits[sign]
-	if h != nil && s.progress-h.progress < survived {
+	if h != nil && s.progress-h.progress < survived && (warning || !h.warning) {
 		h.Count++
 		return h
 	}
@@ -203,9 +234,9 @@ func (s *Scanner) note(st *stream, sign *Sign, line string) *Hit {
 	if at.rank < 0 {
 		at.rank = s.Rank
 	}
-	h = &Hit{Sign: sign, Line: s.line, Rank: at.rank, Node: at.node, Text: ui.Shorten(strings.TrimSpace(line), maxText), Count: 1, progress: s.progress}
+	h = &Hit{Sign: sign, Line: s.line, Rank: at.rank, Node: at.node, Text: ui.Shorten(strings.TrimSpace(line), maxText), Count: 1, warning: warning, progress: s.progress}
 	h.when, _ = parseMoment(s.clock)
-	h.exact = s.clockAt == s.line
+	h.exact, h.labelled = s.clockAt == s.line, at.labelled
 	st.hits[sign] = h
 	return h
 }
@@ -219,7 +250,7 @@ var (
 func (s *Scanner) readBlock(line string) {
 	if strings.Contains(line, "  : ") {
 		if m := blockLine.FindStringSubmatch(line); m != nil && m[1] == "host" {
-			s.block = origin{-1, m[2]}
+			s.block = origin{rank: -1, node: m[2]}
 		} else if m != nil {
 			s.block.rank = atoi(m[2])
 		}
@@ -238,6 +269,9 @@ func (s *Scanner) readBlock(line string) {
 func (s *Scanner) Cause() *Hit {
 	var best *Hit
 	for _, h := range s.all() {
+		if h.warning {
+			continue
+		}
 		if best == nil || h.Sign.Class.order() < best.Sign.Class.order() ||
 			h.Sign.Class == best.Sign.Class && h.Line < best.Line {
 			best = h
@@ -257,13 +291,20 @@ func (s *Scanner) Sign() *Sign {
 	return nil
 }
 
-// all returns the hits that the job did not survive.
+// all returns the hits that the job did not survive. A number before a line is a rank if it is before most lines: a
+// compiler or a script writes the number of a line there.
 func (s *Scanner) all() (hits []*Hit) {
 	for _, st := range s.streams {
 		for _, h := range st.hits {
-			if s.progress-h.progress < survived {
-				hits = append(hits, h)
+			if s.progress-h.progress >= survived {
+				continue
 			}
+			if h.labelled && (s.labels == 1 || s.labels < s.others) {
+				unknown := *h
+				unknown.Rank = s.Rank
+				h = &unknown
+			}
+			hits = append(hits, h)
 		}
 	}
 	return hits

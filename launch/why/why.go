@@ -39,6 +39,11 @@ type Sign struct {
 	Hint  string   `json:"hint"`
 	// Prevent is the dsbuild command that finds or removes the cause before a job.
 	Prevent string `json:"prevent"`
+	// Handled is true if programs often expect the exception and continue without what is missing: if another exception
+	// occurs then, that one is the cause.
+	Handled bool `json:"handled"`
+	// Warns is true if a warning with the sign explains the errors that follow. Warnings with other causes never do.
+	Warns bool `json:"warns"`
 	// Lines are real lines with the sign, from a thread at Source.
 	Lines  []string `json:"lines"`
 	Source string   `json:"source"`
@@ -133,15 +138,10 @@ func (s *Sign) Advice() string {
 	if s == nil || s.ID == exceptionID || s.Class == Follow {
 		return ""
 	}
-	words := strings.Fields(s.Prevent)
-	if at := slices.IndexFunc(words, func(w string) bool { return strings.ContainsAny(w, ".-") }); at >= 0 {
-		words = words[:at]
-	}
-	command := strings.Join(words, " ")
-	if command == "" || command == "dsbuild launch torchrun" {
+	if s.Prevent == "" || strings.HasPrefix(s.Prevent, "dsbuild launch torchrun") { // is what failed
 		return s.Hint
 	}
-	return s.Hint + "; run '" + command + "'"
+	return s.Hint + "; run '" + s.Prevent + "'"
 }
 
 // addMatcher adds an expression, found by the pair of its literal that is rarest in English.

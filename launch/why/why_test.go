@@ -68,30 +68,44 @@ func TestCause(t *testing.T) {
 		fmt.Fprintf(&progress, "step: %d loss: 0.5\n", i)
 	}
 	for name, c := range map[string]struct{ log, want string }{
-		"healthy":                        {progress.String() + "saved timeout=30 checkpoint, out of memory: no\n", ""},
-		"empty":                          {"", ""},
-		"an exception of the program":    {trace + "KeyError: 'timeout'\n", "exception:4"},
-		"configuration is no sign":       {"config: retry_on='out of memory'\n" + trace + "ValueError: the batch is empty\n", "exception:5"},
-		"a web service":                  {trace + "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='wandb.ai', port=443): Read timed out.\n", "exception:4"},
-		"usage":                          {"usage: train.py [-h] [--timeout TIMEOUT]\ntrain.py: error: the following arguments are required: --data\n", ""},
-		"the last of a chain":            {trace + "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "ValueError: unknown model a\n", "exception:11"},
-		"a sign within a chain":          {trace + "OSError: [Errno 28] No space left on device\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "RuntimeError: cannot save\n", "no-space:4"},
-		"a sign at the end of a chain":   {trace + "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n", "gpu-memory:11"},
-		"a message of several lines":     {trace + "AssertionError: \nThe NVIDIA driver on your system is too old (found version 10010).\n", "driver-old:5"},
-		"an ignored exception":           {"Exception ignored in: <function X.__del__ at 0x7f>\n" + trace + "TypeError: 'NoneType' object is not callable\n", ""},
-		"cleanup is no cause":            {"Exception ignored in: <function DeepSpeedCPUAdam.__del__ at 0x7f>\n" + trace + "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\nImportError: /r/torch_extensions/cpu_adam.so: undefined symbol: curandCreateGenerator\n", "link-library:6"},
-		"the launcher is no cause":       {"[rank1]: " + strings.ReplaceAll(trace, "\n", "\n[rank1]: ") + "IndexError: list index out of range\nE0618 15:59:02.634000 12 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 7) of binary: python\n" + trace + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", "exception:4 rank 1"},
-		"killed, and the peers time out": {"[rank0]:[E321 02:07:08.408 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)\nfailed (exitcode: -9) local_rank: 3 (pid: 7) of binary: python\n", "killed:2"},
-		"only peers":                     {"[rank2]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error\n", "peer-gone:1 rank 2"},
-		"the job went on":                {trace + "KeyError: 'a'\n" + progress.String() + "slurmstepd: error: *** JOB 1 ON gpu1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n", "slurm-time:26"},
-		"the same again":                 {trace + "KeyError: 'a'\n" + progress.String() + trace + "KeyError: 'b'\n", "exception:29"},
-		"colours and a progress bar":     {"\x1b[31m 10%|#  | 1/10\r 20%|## | 2/10\x1b[0m\rRuntimeError: CUDA error: invalid device ordinal\n", "device-ordinal:1"},
-		"cut off":                        {trace + "RuntimeError: CUDA error: no kernel image is avai", "exception:4"},
-		"labels of srun":                 {"3: " + strings.ReplaceAll(trace, "\n", "\n3: ") + "KeyError: 'a'\n", "exception:4 rank 3"},
-		"kubectl logs":                   {"[pod/train-worker-1/pytorch] 2026-01-02T10:00:00.123456789Z [rank9]: Traceback (most recent call last):\n[pod/train-worker-1/pytorch] 2026-01-02T10:00:00.2Z [rank9]: KeyError: 'a'\n", "exception:2 rank 9"},
-		"a container's file":             {"2026-01-02T10:00:00.1Z stderr F Traceback (most recent call last):\n2026-01-02T10:00:00.1Z stderr F   File \"/x.py\", line 1, in f\n2026-01-02T10:00:00.1Z stderr F KeyError: 'a'\n", "exception:3"},
-		"torchrun's list of failures":    {"Root Cause (first observed failure):\n[0]:\n  time      : 2025-05-21_15:43:03\n  host      : gpu7\n  rank      : 12 (local_rank: 4)\n  exitcode  : -9 (pid: 14750)\n", "killed:6 rank 12"},
-		"a rich traceback":               {"╭─ Traceback (most recent call last) ─╮\n│ /train.py:3 in main │\n╰──────────╯\nKeyError: 'labels'\n", "exception:4"},
+		"healthy":                         {progress.String() + "saved timeout=30 checkpoint, out of memory: no\n", ""},
+		"empty":                           {"", ""},
+		"an exception of the program":     {trace + "KeyError: 'timeout'\n", "exception:4"},
+		"configuration is no sign":        {"config: retry_on='out of memory'\n" + trace + "ValueError: the batch is empty\n", "exception:5"},
+		"a web service":                   {trace + "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='wandb.ai', port=443): Read timed out.\n", "exception:4"},
+		"usage":                           {"usage: train.py [-h] [--timeout TIMEOUT]\ntrain.py: error: the following arguments are required: --data\n", ""},
+		"the last of a chain":             {trace + "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "ValueError: unknown model a\n", "exception:11"},
+		"a sign within a chain":           {trace + "OSError: [Errno 28] No space left on device\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "RuntimeError: cannot save\n", "no-space:4"},
+		"a sign at the end of a chain":    {trace + "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n", "gpu-memory:11"},
+		"a handled exception with a sign": {trace + "FileNotFoundError: [Errno 2] No such file or directory: 'latest'\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "ValueError: no checkpoint\n", "exception:11"},
+		"two handled exceptions":          {trace + "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "ModuleNotFoundError: No module named 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "ValueError: unknown model a\n", "exception:18"},
+		"handled by ranks side by side":   {trace + trace + "FileNotFoundError: a\nFileNotFoundError: a\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "ValueError: a\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "ValueError: a\n", "missing-file:7"},
+		"a missing file as the reason":    {trace + "FileNotFoundError: [Errno 2] No such file or directory: '/data/x'\n\nThe above exception was the direct cause of the following exception:\n\n" + trace + "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset\n", "missing-file:4"},
+		"a failed handler is a sign":      {trace + "FileNotFoundError: a\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "OSError: [Errno 28] No space left on device\n", "no-space:11"},
+		"a consequence ends a chain":      {trace + "FileNotFoundError: a\n\nDuring handling of the above exception, another exception occurred:\n\n" + trace + "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.\n", "missing-file:4"},
+		"a line's number is no rank":      {"train.sh: start\n12: error: CUDA error: invalid device ordinal\n", "device-ordinal:2"},
+		"nor are those of a compiler":     {"In file x.cu\n12: error: a\n   a++\n    ^\n14: error: nvcc: not found\n   b++\n    ^\n", "no-compiler:5"},
+		"a warning that the run survived": {"W0612 10:00:00.1 12 gemm.cc:8] RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.\n" + trace + "KeyError: 'a'\n", "exception:5"},
+		"only a warning":                  {"W0612 10:00:00.1 12 gemm.cc:8] RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.\nsaved\n", ""},
+		"a warning, then the error":       {"UserWarning: cannot save: No space left on device\n" + trace + "OSError: [Errno 28] No space left on device\n", "no-space:5"},
+		"a warning that explains":         {"UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\n" + trace + "RuntimeError: No CUDA GPUs are available\n", "driver-old:1"},
+		"a warning of IPv6":               {"[W socket.cpp:601] [c10d] The IPv6 network addresses of (gpu01, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n" + trace + "KeyError: 'a'\n", "exception:5"},
+		"NCCL WARN is an error":           {"gpu01:1:1 [0] init.cc:795 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3000\n", "duplicate-gpu:1 rank 1"},
+		"a message of several lines":      {trace + "AssertionError: \nThe NVIDIA driver on your system is too old (found version 10010).\n", "driver-old:5"},
+		"an ignored exception":            {"Exception ignored in: <function X.__del__ at 0x7f>\n" + trace + "TypeError: 'NoneType' object is not callable\n", ""},
+		"cleanup is no cause":             {"Exception ignored in: <function DeepSpeedCPUAdam.__del__ at 0x7f>\n" + trace + "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\nImportError: /r/torch_extensions/cpu_adam.so: undefined symbol: curandCreateGenerator\n", "link-library:6"},
+		"the launcher is no cause":        {"[rank1]: " + strings.ReplaceAll(trace, "\n", "\n[rank1]: ") + "IndexError: list index out of range\nE0618 15:59:02.634000 12 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 7) of binary: python\n" + trace + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", "exception:4 rank 1"},
+		"killed, and the peers time out":  {"[rank0]:[E321 02:07:08.408 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)\nfailed (exitcode: -9) local_rank: 3 (pid: 7) of binary: python\n", "killed:2"},
+		"only peers":                      {"[rank2]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error\n", "peer-gone:1 rank 2"},
+		"the job went on":                 {trace + "KeyError: 'a'\n" + progress.String() + "slurmstepd: error: *** JOB 1 ON gpu1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n", "slurm-time:26"},
+		"the same again":                  {trace + "KeyError: 'a'\n" + progress.String() + trace + "KeyError: 'b'\n", "exception:29"},
+		"colours and a progress bar":      {"\x1b[31m 10%|#  | 1/10\r 20%|## | 2/10\x1b[0m\rRuntimeError: CUDA error: invalid device ordinal\n", "device-ordinal:1"},
+		"cut off":                         {trace + "RuntimeError: CUDA error: no kernel image is avai", "exception:4"},
+		"labels of srun":                  {"3: " + strings.ReplaceAll(trace, "\n", "\n3: ") + "KeyError: 'a'\n", "exception:4 rank 3"},
+		"kubectl logs":                    {"[pod/train-worker-1/pytorch] 2026-01-02T10:00:00.123456789Z [rank9]: Traceback (most recent call last):\n[pod/train-worker-1/pytorch] 2026-01-02T10:00:00.2Z [rank9]: KeyError: 'a'\n", "exception:2 rank 9"},
+		"a container's file":              {"2026-01-02T10:00:00.1Z stderr F Traceback (most recent call last):\n2026-01-02T10:00:00.1Z stderr F   File \"/x.py\", line 1, in f\n2026-01-02T10:00:00.1Z stderr F KeyError: 'a'\n", "exception:3"},
+		"torchrun's list of failures":     {"Root Cause (first observed failure):\n[0]:\n  time      : 2025-05-21_15:43:03\n  host      : gpu7\n  rank      : 12 (local_rank: 4)\n  exitcode  : -9 (pid: 14750)\n", "killed:6 rank 12"},
+		"a rich traceback":                {"╭─ Traceback (most recent call last) ─╮\n│ /train.py:3 in main │\n╰──────────╯\nKeyError: 'labels'\n", "exception:4"},
 	} {
 		if got := causeOf(c.log); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -153,6 +167,28 @@ func TestClocksThatDiffer(t *testing.T) {
 		if got := strings.TrimSuffix(filepath.Base(r.Cause.Log), ".out"); got != first || (hour != 10) != (len(r.Notes) == 1) {
 			t.Errorf("%d: %s, %q", hour, got, r.Notes)
 		}
+	}
+}
+
+// A job that runs over New Year has times of two years, of which most logs say neither.
+func TestNewYear(t *testing.T) {
+	t.Parallel()
+	r := read(t, write(t, t.TempDir(), map[string]string{
+		"rank0.log": "[2025-12-31 23:00:00] start\n[2026-01-01 00:30:00] step\nValueError: late\n",
+		"rank1.log": "I1231 23:00:01.5 1 x.cc:1] start\nI1231 23:50:00.5 1 x.cc:1] step\nValueError: first\n",
+		"rank2.log": "Dec 31 23:00:02 gpu3 start\nJan  1 00:20:00 gpu3 step\nValueError: second\n",
+	}))
+	if r.Cause == nil || r.Cause.Text != "ValueError: first" || len(r.Notes) > 0 {
+		t.Errorf("%+v, %q", r.Cause, r.Notes)
+	}
+}
+
+// A warning is no cause. It is listed, marked as one.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	r := read(t, write(t, t.TempDir(), map[string]string{"x.log": "WARNING: cannot cache: Permission denied\nWARNING: OSError: [Errno 28] No space left on device\nWARNING: No space left on device\ndone\n"}))
+	if r.Cause != nil || len(r.Followed) != 1 || !r.Followed[0].Warning || r.Followed[0].Count != 2 || len(r.Also) > 0 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -367,6 +367,14 @@ def kernel_says():
     return {"status": 1, "lines": []}
 
 
+# Prints the CUDA version of the libcuda that programs load, which is the driver's or one of cuda-compat.
+LIBCUDA = """import ctypes
+version = ctypes.c_int()
+ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+print(version.value)
+"""
+
+
 def devices():
     """A function for each fact that nvidia-smi and the kernel know about GPUs. Each is a
     question of its own: an older nvidia-smi refuses a question with a field that it does not
@@ -383,6 +391,7 @@ def devices():
         "fabric": query("--query-gpu=index,fabric.state"),
         "mig": query("--query-gpu=index,mig.mode.current"),
         "memory": query("--query-gpu=index,memory.total"),
+        "libcuda": lambda: ran([sys.executable, "-c", LIBCUDA], REQUEST["limit_s"] - 2),
         "xid": kernel_says,
     }
 
