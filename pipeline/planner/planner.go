@@ -315,13 +315,8 @@ func (p *Planner) reportWarnings(report ui.Reporter, plan *pipeline.Plan) {
 			said[warning] = true
 		}
 	}
-	for _, part := range plan.Parts {
-		for _, note := range part.Notes {
-			if !said[note] {
-				report.Note("%s", note)
-			}
-			said[note] = true
-		}
+	for _, note := range plan.Toolchain().Notes { // those of further parts are about toolchains that nobody asked for
+		report.Note("%s", note)
 	}
 	if p.options.Printed {
 		return
