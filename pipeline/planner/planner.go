@@ -261,6 +261,7 @@ func (p *Planner) plan(
 		}
 		newest.Torch, newest.Python = "", ""
 		if found, err := tables.Resolve(newest, hosts...); err == nil && found.ABI == tc.ABI {
+			found.Notes = tc.Notes // they answer what was asked
 			r, tc = newest, found
 		}
 	}
