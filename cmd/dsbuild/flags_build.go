@@ -29,7 +29,7 @@ func (f *requestFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.addForNodes(cmd)
 	flags.String("machine", "",
-		"`x86_64|aarch64` CPU architecture (default: the GPUs' or else the builder's)")
+		"`x86_64|aarch64|all` CPU architecture; all: a wheel for each (default: the GPUs' or else the builder's)")
 	flags.String("min-driver", "",
 		"`VERSION` Oldest NVIDIA driver on the nodes, such as 550.54; below 580, torch for CUDA 12 is chosen")
 	flags.String("target-glibc", "",

@@ -125,7 +125,7 @@ func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
 	case len(requests) < 2:
 		return f.buildOne(ctx, a, tools, plans, request)
 	case len(f.with) > 0 || f.bundle:
-		return usagef("--with and --bundle require a single wheel, but these GPUs have different CPU architectures: " +
+		return usagef("--with and --bundle require a single wheel, but this builds one for each CPU architecture: " +
 			"set --machine")
 	}
 	var planned []*pipeline.Plan

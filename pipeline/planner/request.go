@@ -29,6 +29,9 @@ const (
 	nativeCPU = "native" // the level of the machine dsbuild runs on
 )
 
+// EveryMachine asks for a wheel for each machine: ByMachine makes several requests of one.
+const EveryMachine = "all"
+
 // RequestError is a value of a request that has no meaning.
 type RequestError struct {
 	text, fileText string // in the words of the command line, and of a file
@@ -84,9 +87,9 @@ func Set(r *wheel.Request, key, text string) error {
 				"armv8-a (aarch64) or native (this machine's)", lineerr.DidYouMean(text, []string{nativeCPU}))
 		}
 	case "machine":
-		machines := []string{wheel.X86, wheel.Arm}
+		machines := []string{wheel.X86, wheel.Arm, EveryMachine}
 		if !slices.Contains(machines, text) {
-			return wrongValue(key, text, "want x86_64 or aarch64", lineerr.DidYouMean(text, machines))
+			return wrongValue(key, text, "want x86_64, aarch64 or all", lineerr.DidYouMean(text, machines))
 		}
 		if r.Machine = text; r.CPU != "" && r.CPU.Machine() != text {
 			return requestError("omit --machine",
@@ -257,9 +260,15 @@ func narrowed(r wheel.Request) wheel.Request {
 	return r
 }
 
-// ByMachine splits a request whose GPUs are sold with CPUs of different machines: one wheel is for one machine. GPUs
-// that are sold without a CPU count as those of x86_64 machines then. A request that names its machine stays as it is.
+// ByMachine splits a request for all machines, or whose GPUs are sold with CPUs of different machines: one wheel is for
+// one machine. GPUs that are sold without a CPU count as those of x86_64 machines then. A request that names its machine
+// stays as it is.
 func (p *Planner) ByMachine(r wheel.Request) []wheel.Request {
+	if r.Machine == EveryMachine {
+		x86, arm := r, r
+		x86.Machine, arm.Machine = wheel.X86, wheel.Arm
+		return []wheel.Request{x86, arm}
+	}
 	if r.CPU != "" || r.Machine != "" || p.env != nil {
 		return []wheel.Request{r}
 	}

@@ -58,7 +58,7 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"Python":           {[]string{"gpu A100", "python 3"}, "invalid value \"3\" for --python: want X.Y, such as 3.12", ""},
 		"glibc":            {[]string{"target-glibc old"}, "invalid value \"old\" for --target-glibc: want X.Y", ""},
 		"driver":           {[]string{"min-driver x"}, "invalid value \"x\" for --min-driver: want a version, as nvidia-smi prints it", ""},
-		"machine":          {[]string{"machine arm64"}, "invalid value \"arm64\" for --machine: want x86_64 or aarch64", ""},
+		"machine":          {[]string{"machine arm64"}, "invalid value \"arm64\" for --machine: want x86_64, aarch64 or all", ""},
 		"two machines":     {[]string{"machine aarch64", "cpu x86-64-v3"}, "--cpu x86-64-v3 is a level of x86_64, but --machine is aarch64", "omit --machine"},
 		"no ops":           {[]string{"ops ,"}, "--ops: empty value", ""},
 		"GPU all and more": {[]string{"gpu all,A100"}, "--gpu all cannot be combined", ""},

@@ -82,6 +82,7 @@ func TestMistakes(t *testing.T) {
 		"wheels: {wheels: [{arch: 8.0, gpu: A100}]}":           "nightly.yaml:1:36: arch and gpu in an entry of wheels are mutually exclusive",
 		"wheels: {wheels: [{arch: 8.0}, {arch: 8.0}]}":         "nightly.yaml:1:32: duplicate entry name \"arch=8.0\"; first used at ",
 		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":             "nightly.yaml:1:36: invalid value \"v9\" for cpu: want x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (aarch64) or native",
+		"wheels: {wheels: [{machine: all}]}":                   "nightly.yaml:1:29: machine all: an entry is one wheel",
 		"wheels: {wheels: [{arch: A100}]}":                     "did you mean gpu: A100?",
 		"wheels: {wheels: [{gpu: V10O}]}":                      "did you mean V100?",
 		"wheels: {wheels: [{ops: [utils, cpu_adm]}]}":          "nightly.yaml:1:25: unknown op \"cpu_adm\"",

@@ -79,6 +79,9 @@ func (r *reader) setRequest(q *wheel.Request, settings []setting) {
 			}
 		}
 	}
+	if q.Machine == planner.EveryMachine {
+		r.Add(of["machine"].at, "write an entry for each machine", "machine %s: an entry is one wheel", q.Machine)
+	}
 	for key, err := range planner.UnknownNames(r.tables, *q) {
 		r.addWrong(of[key].at, err)
 	}
