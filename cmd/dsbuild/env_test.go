@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -33,6 +34,11 @@ func newEnvSite(t *testing.T, nodes int, opt sshtest.Options) *envSite {
 	needs.Time(t)
 	s := &envSite{Index: wheelindex.New(t), dir: t.TempDir()}
 	s.PublishUV(t, wheel.X86)
+	system, err := python.Find(t.Context(), "3.11") // that of a version manager takes four times as long to start
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt.Env = append(opt.Env, "PATH="+filepath.Dir(system)+":"+os.Getenv("PATH"))
 	text, keys := "known_hosts: known_hosts\nnodes:\n", ""
 	for i := range nodes {
 		opt.Name = fmt.Sprint("gpu", i+1)

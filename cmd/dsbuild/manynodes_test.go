@@ -62,7 +62,7 @@ func resident(t *testing.T, home string, args ...string) (report report.Report, 
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Args, cmd.Dir = append([]string{"dsbuild"}, args...), home
-	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}
+	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "GOGC=100"}
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -126,16 +126,27 @@ func TestLinks(t *testing.T) {
 		t.Skip("needs root, to give a link to another account")
 	}
 	top := t.TempDir()
-	if err := errorsOf(os.Chmod(top, 0o755), os.MkdirAll(filepath.Join(top, "real/inner"), 0o755), os.Symlink("real", filepath.Join(top, "link")), os.Symlink("link", filepath.Join(top, "theirs")), os.Symlink("loop", filepath.Join(top, "loop")), os.Lchown(filepath.Join(top, "theirs"), stranger, stranger)); err != nil {
+	if err := errorsOf(os.Chmod(top, 0o755), os.MkdirAll(filepath.Join(top, "real/inner  of -> it"), 0o755), os.Symlink("real", filepath.Join(top, "link")),
+		os.Symlink("real/inner  of -> it", filepath.Join(top, "deep")), os.MkdirAll(filepath.Join(top, "open/inner"), 0o755), os.Chmod(filepath.Join(top, "open"), 0o777),
+		os.MkdirAll(filepath.Join(top, "two\n\nlines/inner"), 0o755), os.Symlink("link", filepath.Join(top, "theirs")), os.Symlink("loop", filepath.Join(top, "loop")), os.Lchown(filepath.Join(top, "theirs"), stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}
-	for path, unsafe := range map[string]bool{"link": false, "link/inner": false, "theirs": true, "theirs/inner": true, "loop": true} {
-		if err := private.Check(t.Context(), filepath.Join(top, path)); (err != nil) != unsafe {
+	for path, unsafe := range map[string]bool{
+		"link": false, "link/inner  of -> it": false, "link/inner  of -> it/none/at/all": false, "theirs": true, "theirs/inner": true, "loop": true,
+		"open": true, "link/../open/inner": true, "deep/../../open/inner": true, "deep/../open/inner": false, "deep/./..//../none/../real": false,
+		"two\n\nlines/inner": true,
+	} {
+		if err := private.Check(t.Context(), top+"/"+path); (err != nil) != unsafe {
 			t.Errorf("%s: %v, want unsafe: %t", path, err, unsafe)
 		}
 	}
-	if err := private.Check(t.Context(), top, "link"); err == nil {
-		t.Error("a link as a file is private, want an error")
+	for files, want := range map[string]string{
+		"link": "link", "real,none,open,open/inner": "open", "real,real/inner  of -> it,none,none/inner": "", "none,real,theirs": "theirs",
+	} {
+		err := private.Check(t.Context(), top, strings.Split(files, ",")...)
+		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), "other users can change "+filepath.Join(top, want)+" (owner ") {
+			t.Errorf("the files %s: %v, want that %q is not private", files, err, want)
+		}
 	}
 }
 
