@@ -291,7 +291,7 @@ func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]st
 		"PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index,
 		"TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
 		"CUDA_HOME": home, "CUDA_PACKAGES": strings.Join(packages.Pinned(cuda), " "),
-		"PACKAGES": strings.Join(needs.Python, " "),
+		"PACKAGES":   strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
 }
