@@ -21,7 +21,7 @@ func completeBuild(t *testing.T, recipe int) wheeltest.Options {
 	o, like := wheeltest.OfKind(wheel.KindComplete), testWheel(t, wheelOptions{})
 	o.Python, o.Scripts, o.Requires = like.Python, like.Scripts, like.Requires
 	o.Recipe, o.Plan = recipe, strings.Repeat(fmt.Sprint(recipe), 64)
-	o.Files = wheeltest.LoadedByPython("cpu_adam", "fused_adam", "utils")
+	o.Files = wheeltest.LoadedByPython(wheel.DefaultOps()...)
 	o.Files["deepspeed/recipe.py"] = fmt.Sprintf("recipe = %d\n", recipe)
 	return o
 }
