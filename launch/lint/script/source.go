@@ -171,8 +171,9 @@ func (s *source) placeOfByte(i int) int {
 	return 0
 }
 
-// openComment matches a comment that ends with a backslash. The parser, unlike a shell, joins it with the next line.
-var openComment = regexp.MustCompile(`(?m)^(?:[^'"#\n]*[ \t])?#[^\n]*\\$`)
+// openComment matches a comment that ends with a backslash, also behind whole quoted words. The parser, unlike a shell,
+// joins it with the next line.
+var openComment = regexp.MustCompile(`(?m)^(?:(?:[^'"#\n]|'[^'\n]*'|"(?:[^"\\\n]|\\.)*")*[ \t])?#[^\n]*\\$`)
 
 func (s *source) parseShell() (*syntax.File, error) {
 	text := openComment.ReplaceAllFunc(s.text, func(line []byte) []byte { return append(slices.Clone(line[:len(line)-1]), ' ') })
