@@ -54,38 +54,49 @@ func at(t *testing.T, v any, path ...any) any {
 	return v
 }
 
-// operators are where the operators' own schemas are: in their Go modules.
-func operators() map[string]struct{ module, sum, file string } {
-	const v1 = "github.com/kubeflow/training-operator@v1.8.1"
-	const v2 = "github.com/kubeflow/trainer/v2@v2.0.0"
-	const sum1, sum2 = "h1:mVvoBSCInbMBX0gGSn4+Ihj3ycwoLO1iEAw+0qPhQfc=", "h1:mnQSR9iPKItxyUR8mq66XsmxqKNVHwr9YYOB7BTU9dU="
-	return map[string]struct{ module, sum, file string }{
-		"kubeflow.org/v1 PyTorchJob":                    {v1, sum1, "kubeflow.org_pytorchjobs.yaml"},
-		"trainer.kubeflow.org/v1alpha1 TrainJob":        {v2, sum2, "trainer.kubeflow.org_trainjobs.yaml"},
-		"trainer.kubeflow.org/v1alpha1 TrainingRuntime": {v2, sum2, "trainer.kubeflow.org_trainingruntimes.yaml"},
+// release is a release of an operator, whose Go module has the operator's own schemas, with the module's sum as in go.sum.
+type release struct{ version, sum string }
+
+// operator is the operator of a kind: its module, and the file with the schema.
+type operator struct {
+	module, file string
+	releases     []release // the newest first
+}
+
+func operators() map[string]operator {
+	training := []release{
+		{"v1.9.3", "h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc="},
+		{"v1.8.1", "h1:mVvoBSCInbMBX0gGSn4+Ihj3ycwoLO1iEAw+0qPhQfc="},
+	}
+	trainer := []release{
+		{"v2.3.0", "h1:Je+e7zvTLzB4qW09J1fB7pZrqvPtWuGng2NqdN5p5QU="},
+		{"v2.2.0", "h1:whChZckEtycLo1UKH/M0hiNaCUozbLvf9JrgmMv+TAg="},
+		{"v2.1.0", "h1:jRABD9ZYToamNH2atHze3L/VC/v6KCAqUEqsOQOjVTg="},
+		{"v2.0.0", "h1:mnQSR9iPKItxyUR8mq66XsmxqKNVHwr9YYOB7BTU9dU="},
+	}
+	return map[string]operator{
+		"kubeflow.org/v1 PyTorchJob":                    {"github.com/kubeflow/training-operator", "kubeflow.org_pytorchjobs.yaml", training},
+		"trainer.kubeflow.org/v1alpha1 TrainJob":        {"github.com/kubeflow/trainer/v2", "trainer.kubeflow.org_trainjobs.yaml", trainer},
+		"trainer.kubeflow.org/v1alpha1 TrainingRuntime": {"github.com/kubeflow/trainer/v2", "trainer.kubeflow.org_trainingruntimes.yaml", trainer},
 	}
 }
 
-// schemaOf is the schema that the operator's own definition has for a kind.
-func schemaOf(t *testing.T, kind string) any {
+// schema is the schema that a release of the operator has for its kind.
+func (o operator) schema(t *testing.T, r release) any {
 	t.Helper()
-	o, ok := operators()[kind]
-	if !ok {
-		t.Fatalf("no operator for %q", kind)
-	}
-	cmd := exec.Command("go", "mod", "download", "-json", o.module)
+	cmd := exec.Command("go", "mod", "download", "-json", o.module+"@"+r.version)
 	cmd.Dir = t.TempDir() // no module of ours takes part
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
-		lack(t, "%s cannot be had: %v\n%s", o.module, err, out)
+		lack(t, "%s %s cannot be had: %v\n%s", o.module, r.version, err, out)
 	}
 	var got struct{ Dir, Sum string }
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Sum != o.sum {
-		t.Fatalf("%s is %s, and was %s", o.module, got.Sum, o.sum)
+	if got.Sum != r.sum {
+		t.Fatalf("%s %s is %s, and was %s", o.module, r.version, got.Sum, r.sum)
 	}
 	text, err := os.ReadFile(filepath.Join(got.Dir, "manifests", "base", "crds", o.file))
 	if err != nil {
@@ -137,7 +148,7 @@ func fieldBreaches(s, v map[string]any, path string) []string {
 		if !known {
 			inner = s["additionalProperties"]
 		}
-		if inner == nil && typed {
+		if inner == nil && (typed || s["type"] == "object") && !strings.HasSuffix(path, ".metadata") {
 			all = append(all, fmt.Sprintf("%s.%s is unknown", path, name))
 		}
 		all = append(all, breaches(inner, value, path+"."+name)...)
@@ -163,10 +174,15 @@ func isType(want string, v any) bool {
 	return false
 }
 
-// What is rendered for Kubernetes is what the operators' own schemas allow.
-func TestSchemas(t *testing.T) {
+// What is rendered for Kubernetes is what the operators' own schemas allow, in their newest releases; TestFullLaunchSchemas
+// asks the older ones.
+func TestSchemas(t *testing.T) { checkManifests(t, func(all []release) []release { return all[:1] }) }
+
+// checkManifests compares the manifests of all samples with the schemas of some releases of their operators.
+func checkManifests(t *testing.T, chosen func([]release) []release) {
+	t.Helper()
+	seen := map[string]int{}
 	schemas := map[string]any{}
-	seen := 0
 	for _, s := range samples() {
 		if s.kind != K8s {
 			continue
@@ -174,24 +190,32 @@ func TestSchemas(t *testing.T) {
 		_, files := sampleNamed(t, s.name)
 		for _, doc := range manifests(t, files[0].Text) {
 			kind := fmt.Sprint(at(t, doc, "apiVersion"), " ", at(t, doc, "kind"))
-			if schemas[kind] == nil {
-				schemas[kind] = schemaOf(t, kind)
+			o, ok := operators()[kind]
+			if !ok {
+				t.Fatalf("%s: no operator for %q", s.name, kind)
 			}
-			seen++
-			for _, b := range breaches(schemas[kind], doc, kind) {
-				t.Errorf("%s: %s", s.name, b)
+			seen[kind]++
+			for _, r := range chosen(o.releases) {
+				name := kind + " of " + r.version
+				if schemas[name] == nil {
+					schemas[name] = o.schema(t, r)
+				}
+				for _, b := range breaches(schemas[name], doc, name) {
+					t.Errorf("%s: %s", s.name, b)
+				}
 			}
 		}
 	}
-	if seen < 6 || len(schemas) != len(operators()) {
-		t.Errorf("%d manifests of %d kinds", seen, len(schemas))
+	if len(seen) != len(operators()) || seen["kubeflow.org/v1 PyTorchJob"] < 3 {
+		t.Errorf("manifests of each kind: %v", seen)
 	}
 }
 
 // The check finds what it is for.
 func TestSchemasRefuse(t *testing.T) {
 	const kind = "kubeflow.org/v1 PyTorchJob"
-	schema := schemaOf(t, kind)
+	o := operators()[kind]
+	schema := o.schema(t, o.releases[0])
 	for text, want := range map[string]string{
 		"spec: {}": ".spec.pytorchReplicaSpecs is missing",
 		"spec: {nprocPerNode: 8, pytorchReplicaSpecs: {}}":                                                                 ".spec.nprocPerNode: 8 (uint64) is no string",
@@ -202,6 +226,15 @@ func TestSchemasRefuse(t *testing.T) {
 		got := strings.Join(breaches(schema, manifests(t, text)[0], ""), "\n")
 		if !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	// What a release has removed is refused by it alone.
+	trainer := operators()["trainer.kubeflow.org/v1alpha1 TrainingRuntime"]
+	old := manifests(t, "spec: {mlPolicy: {numNodes: 2, torch: {numProcPerNode: 8}}}")[0]
+	for _, r := range trainer.releases {
+		got := strings.Join(breaches(trainer.schema(t, r), old, ""), "\n")
+		if want := r.version >= "v2.2.0"; strings.Contains(got, ".numProcPerNode is unknown") != want {
+			t.Errorf("%s refuses numProcPerNode: %q, want %v", r.version, got, want)
 		}
 	}
 }

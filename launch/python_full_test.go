@@ -74,3 +74,8 @@ func freePort(t *testing.T) string {
 	}
 	return port
 }
+
+// What is rendered for Kubernetes is what the operators' own schemas allow, in each release.
+func TestFullLaunchSchemas(t *testing.T) {
+	checkManifests(t, func(all []release) []release { return all })
+}

@@ -5,8 +5,10 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
@@ -125,6 +127,39 @@ func deepspeedMasterAddr(s *subject, l *launch) []hit {
 	return []hit{{at: l.At}}
 }
 
+// devicesIgnored finds GPUs in CUDA_VISIBLE_DEVICES that deepspeed does not use, because a flag chooses among all.
+func devicesIgnored(_ *subject, l *launch) []hit {
+	a := l.Getenv("CUDA_VISIBLE_DEVICES")
+	if l.kind != "deepspeed" || a == nil || a.Branch {
+		return nil
+	}
+	text, known := a.Value.Literal()
+	devices := strings.Split(strings.ReplaceAll(text, " ", ""), ",")
+	first := true // the same GPUs as those that deepspeed counts
+	for i, device := range devices {
+		first = first && device == strconv.Itoa(i)
+	}
+	for _, name := range []string{"num-gpus", "include", "i", "exclude", "e"} {
+		f, ok := l.findFlag(name)
+		chosen, literal := f.value.Literal()
+		if _, list, _ := strings.Cut(chosen, ":"); !ok || !known || text == "" || first || !literal || list == strings.Join(devices, ",") {
+			continue
+		}
+		return []hit{{at: a.At, message: "deepspeed ignores CUDA_VISIBLE_DEVICES=" + lineerr.Clip(text) + " because of --" + strings.ReplaceAll(name, "-", "_")}}
+	}
+	return nil
+}
+
+func deepspeedWithoutHostfile(s *subject, l *launch) []hit {
+	f, _ := l.findFlag("num-nodes")
+	n, known := f.value.Int()
+	launcher, _ := l.findFlag("launcher")
+	if l.kind != "deepspeed" || !known || n < 2 || l.open || s.hasHostfile(l) || len(launcher.value.Chars) > 0 || s.isBatch() || l.Depth > 0 || l.Remote {
+		return nil
+	}
+	return []hit{{at: f.value.Origin(), message: fmt.Sprintf("deepspeed --num_nodes %d without --hostfile", n)}}
+}
+
 func gidIndexPinned(_ *subject, a set) []hit {
 	if text, known := a.Value.Literal(); a.Name == "NCCL_IB_GID_INDEX" && known && text != "" && text != "-1" {
 		return []hit{{at: a.At, message: "NCCL_IB_GID_INDEX is always " + text}}
@@ -190,6 +225,8 @@ func shebangNotFirst(s *subject) []hit {
 	switch {
 	case len(s.Directives) > 0 && s.marked:
 		return []hit{{at: 0, message: "a byte order mark (UTF-8 BOM) precedes the first line"}}
+	case len(s.Directives) == 0 && s.Shebang < 0 && len(s.spacedOptions()) > 0:
+		return []hit{{at: 0, severity: Warning, message: "a script with options of sbatch has no #! line"}}
 	case len(s.Directives) == 0 || s.Shebang == 0:
 		return nil
 	case s.Shebang < 0:

@@ -3,6 +3,7 @@ package lint
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,14 +72,19 @@ func masterAddrLocalhost(s *subject) []hit {
 		if f, ok := l.findFlag("standalone"); ok {
 			hits = append(hits, hit{at: f.at, message: "--standalone is for one node, but the job has several"})
 		}
+		host, ok := l.host()
+		text, known := host.Literal()
+		if !ok || !known || !isOwnAddress(text) {
+			continue
+		}
+		h := hit{at: host.Origin(), message: "several nodes use the rendezvous address " + text}
 		f, ranked := l.nodeRank()
 		if n, known := f.value.Int(); ranked && known && n == 0 && l.Starter("srun") == nil {
-			continue // the node of rank 0 may use localhost: the rendezvous listens there
+			// The rendezvous listens there, and torch 2.4 and newer takes the address of each node's own command.
+			h.severity, h.message = Warning, "node 0 of several uses the rendezvous address "+text
+			h.why = "torch up to 2.3 passes it on to the other nodes, which then wait at their own address"
 		}
-		host, ok := l.host()
-		if text, known := host.Literal(); ok && known && isOwnAddress(text) {
-			hits = append(hits, hit{at: host.Origin(), message: "several nodes use the rendezvous address " + text})
-		}
+		hits = append(hits, h)
 	}
 	for _, a := range s.Assignments {
 		text, known := a.Value.Literal()
@@ -151,7 +157,11 @@ func masterAddrFixed(s *subject) []hit {
 }
 
 func masterAddrUnset(s *subject) []hit {
-	if s.assignsVariable("MASTER_ADDR") || s.setsUnknown() {
+	completes := func(a *script.Assignment) bool { // MASTER_ADDR=${MASTER_ADDR}.cluster
+		return slices.ContainsFunc(a.Value.Refs(), func(r *script.Ref) bool { return r.Name == "MASTER_ADDR" && !r.Assigned && r.Default == nil })
+	}
+	set := func(a set) bool { return a.Name == "MASTER_ADDR" && !completes(a.Assignment) }
+	if s.setsUnknown() || containsFunc(s.sets(), set) {
 		return nil
 	}
 	expected := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool { return a.Name == "MASTER_ADDR" })
@@ -212,6 +222,17 @@ func rdzvIDConstant(s *subject, l *launch) []hit {
 	return nil
 }
 
+// nodeRankTooHigh finds node ranks that the number of nodes does not have.
+func nodeRankTooHigh(s *subject, l *launch) []hit {
+	f, _ := l.nodeRank()
+	rank, known := f.value.Int()
+	_, nodes, sure := l.nodeRange(step{})
+	if !known || !sure || rank < nodes || l.open || l.backend() != "static" || l.Branch || usesPET(s) {
+		return nil
+	}
+	return []hit{{at: f.value.Origin(), message: fmt.Sprintf("node rank %d, but the launch has %s", rank, countOf(nodes, "node"))}}
+}
+
 func c10dWithNodeRank(s *subject, l *launch) []hit {
 	f, ok := l.nodeRank()
 	if l.isSingleNode(s.stepOfLaunch(l)) {
@@ -239,6 +260,22 @@ func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
 	return []hit{{at: f.value.Origin(), message: "--nnodes " + lineerr.Clip(f.value.Text()) + " without --max-restarts"}}
 }
 
+// ownHost matches commands that print the name or an address of the host that runs them.
+var ownHost = regexp.MustCompile(`^(?:\$\(|` + "`" + `)\s*hostname\b`)
+
+// masterAddrOwnHost finds c10d rendezvous at the host that runs the command, where the command is run on each node.
+func masterAddrOwnHost(s *subject, l *launch) []hit {
+	st := s.stepOfLaunch(l)
+	host, _ := l.host()
+	r := host.Only()
+	own := r != nil && (ownHost.MatchString(r.String()) || r.Name == "HOSTNAME" && !r.Assigned && r.Default == nil)
+	onEach := s.onSeveral(l.Command) && r != nil && r.Depth >= l.Depth || !s.isBatch() && l.Starter("srun") == nil && l.Depth == 0
+	if !own || !onEach || l.kind != "torchrun" || l.backend() == "static" || !l.isMultiNode(st) || l.Branch || l.Loop || s.sharesHost(l) {
+		return nil
+	}
+	return []hit{{at: host.Origin(), message: "the rendezvous is at " + r.String() + ", another host on each node"}}
+}
+
 // masterAddrNotFirst finds variables of Slurm that are not the address of the first node.
 func masterAddrNotFirst(s *subject) []hit {
 	var hits []hit
@@ -247,6 +284,11 @@ func masterAddrNotFirst(s *subject) []hit {
 		case r == nil || r.Edited:
 		case r.Name == "SLURM_SUBMIT_HOST":
 			hits = append(hits, hit{at: host.Origin(), message: "the master is $SLURM_SUBMIT_HOST, where sbatch was run"})
+		case r.Name == "SLURM_LAUNCH_NODE_IPADDR" && !s.isBatch():
+			hits = append(hits, hit{
+				at: host.Origin(), severity: Warning, message: "the master is $SLURM_LAUNCH_NODE_IPADDR, the host where srun was run",
+				why: "without a batch script that is a login node, where no rank listens",
+			})
 		case slices.Contains([]string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"}, r.Name):
 			hits = append(hits, hit{
 				at:      host.Origin(),

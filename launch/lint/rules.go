@@ -95,6 +95,12 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"jax-tasks-exceed-gpus":        jaxTasksExceedGPUs,
 		"jax-variable-unread":          each((*subject).sets, jaxVariableUnread),
 		"srun-keeps-running":           srunKeepsRunning,
+		"master-addr-own-host":         each(launches, masterAddrOwnHost),
+		"node-rank-too-high":           each(launches, nodeRankTooHigh),
+		"devices-ignored":              each(launches, devicesIgnored),
+		"deepspeed-without-hostfile":   each(launches, deepspeedWithoutHostfile),
+		"tasks-by-cpus":                tasksByCPUs,
+		"signal-without-trap":          signalWithoutTrap,
 		"unread-part":                  unreadPart,
 		"sbatch-words":                 sbatchWords,
 	}

@@ -20,6 +20,20 @@ func sbatchWords(s *subject) []hit {
 // otherCase matches a comment that sbatch would read as options if it were in upper case.
 var otherCase = regexp.MustCompile(`^(?i:sbatch)(\s+(--[a-z-]+(=\S+|\s+[^-\s]\S*)?|-[A-Za-z]\s*[^-\s]\S*))+\s*(#.*)?$`)
 
+// spacedOptions returns the comments that would be options without the blank behind #, if no line is one: else they
+// may be switched off.
+func (s *subject) spacedOptions() (at []int) {
+	if len(s.Directives)+len(s.Late) > 0 {
+		return nil
+	}
+	for _, c := range s.Comments {
+		if text := strings.TrimLeft(c.Text, " "); text != c.Text && strings.HasPrefix(text, "SBATCH") && otherCase.MatchString(text) {
+			at = append(at, c.At)
+		}
+	}
+	return at
+}
+
 func sbatchLineIgnored(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Comments {
@@ -29,6 +43,12 @@ func sbatchLineIgnored(s *subject) []hit {
 				why: "sbatch takes this line for a comment and ignores the option", fix: "write #SBATCH in upper case",
 			})
 		}
+	}
+	for _, at := range s.spacedOptions() {
+		hits = append(hits, hit{
+			at: at, severity: Warning, message: "# SBATCH is not #SBATCH, and the script has no other line of options",
+			why: "sbatch takes this line for a comment and ignores the option", fix: "remove the blank behind #",
+		})
 	}
 	// A line in a string or a here-document is not a comment.
 	var late []script.Directive
@@ -157,4 +177,51 @@ func submitsItself(c *script.Command) bool {
 	return slices.ContainsFunc(c.Guards, func(condition string) bool {
 		return asksSlurm.MatchString(condition) || itself && asksArguments.MatchString(condition)
 	})
+}
+
+// tasksByCPUs finds steps whose number of tasks follows from the CPUs of whole nodes.
+func tasksByCPUs(s *subject) []hit {
+	has := func(options []script.Option, names ...string) bool {
+		return slices.ContainsFunc(options, func(o script.Option) bool { return slices.Contains(names, o.Name) })
+	}
+	tasks := []string{"ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core"}
+	if !has(s.Batch, "exclusive") || !has(s.Batch, "cpus-per-task") || has(s.Batch, tasks...) || s.assignsVariable("SLURM_NTASKS") {
+		return nil
+	}
+	var hits []hit
+	for _, c := range s.commandsNamed("srun") {
+		if !c.Open && !has(c.Options, tasks...) && s.startsTraining(c) {
+			hits = append(hits, hit{at: c.At})
+		}
+	}
+	return hits
+}
+
+// signalWithoutTrap finds jobs whose batch shell gets a signal before the time limit, and does nothing with it in time.
+func signalWithoutTrap(s *subject) []hit {
+	o, ok := findOption(s.Batch, "signal")
+	text, known := o.Value.Literal()
+	who, signal, ofShell := strings.Cut(text, ":")
+	if !ok || !known || !ofShell || !strings.Contains(who, "B") {
+		return nil
+	}
+	signal, _, _ = strings.Cut(strings.TrimPrefix(signal, "SIG"), "@")
+	traps := slices.ContainsFunc(s.commandsNamed("trap"), func(c *script.Command) bool {
+		return slices.ContainsFunc(c.Words[1:], func(w script.Word) bool {
+			return strings.TrimPrefix(w.Text(), "SIG") == signal || len(w.Refs()) > 0
+		})
+	})
+	if !traps {
+		return []hit{{at: o.At, message: "the batch shell gets signal " + signal + ", and has no trap for it"}}
+	}
+	for _, c := range s.Commands {
+		if c.Depth == 0 && c.Name() == "srun" && !c.Background && !c.InFunction && s.startsTraining(c) {
+			return []hit{{
+				at: c.At, message: "the batch shell gets signal " + signal + " while srun runs in the foreground",
+				why: "a shell runs a trap only after the command in the foreground has ended, which is too late",
+				fix: "run it in the background, and wait: srun ... & wait",
+			}}
+		}
+	}
+	return nil
 }

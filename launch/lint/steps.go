@@ -64,7 +64,7 @@ func samePort(s *subject) []hit {
 	if usesPET(s) {
 		return nil
 	}
-	var hits []hit
+	hits := sameRank(s)
 	waits := s.commandsNamed("wait")
 	for i, l := range s.launches {
 		port, ok := l.localPort()
@@ -79,6 +79,29 @@ func samePort(s *subject) []hit {
 			if ok && other == port && !next.Branch && !next.InFunction && !waitsBefore(next.Seq) &&
 				!slices.ContainsFunc(hits, func(h hit) bool { return h.at == next.At }) {
 				hits = append(hits, hit{at: next.At, message: "a second " + next.kind + " on this host listens at port " + port})
+			}
+		}
+	}
+	return hits
+}
+
+// sameRank finds launchers of several nodes that run on one host with the same node rank.
+func sameRank(s *subject) (hits []hit) {
+	for i, l := range s.launches {
+		rank, ranked := l.nodeRank()
+		port, _ := l.port()
+		text, known := rank.value.Literal()
+		if !ranked || !known || l.kind != "torchrun" || !l.Background || l.Branch || l.Loop || l.Depth > 0 || l.Starter("ssh") != nil || !l.isMultiNode(s.job) {
+			continue
+		}
+		for _, next := range s.launches[i+1:] {
+			other, _ := next.nodeRank()
+			otherPort, _ := next.port()
+			if next.kind == l.kind && other.value.Text() == text && otherPort.Text() == port.Text() && !next.Branch && next.Depth == 0 && next.isMultiNode(s.job) {
+				hits = append(hits, hit{
+					at: other.value.Origin(), message: "a second torchrun on this host has node rank " + text,
+					fix: "give each its own --node-rank",
+				})
 			}
 		}
 	}

@@ -200,14 +200,19 @@ func (s *subject) sets() iter.Seq[set] {
 	}
 }
 
-// assignsVariable reports whether the script sets a variable anywhere.
-func (s *subject) assignsVariable(name string) bool {
-	for a := range s.sets() {
-		if a.Name == name && !isItself(a.Assignment) {
+// containsFunc reports whether an element of a sequence has a property.
+func containsFunc[T any](all iter.Seq[T], is func(T) bool) bool {
+	for one := range all {
+		if is(one) {
 			return true
 		}
 	}
 	return false
+}
+
+// assignsVariable reports whether the script sets a variable anywhere.
+func (s *subject) assignsVariable(name string) bool {
+	return containsFunc(s.sets(), func(a set) bool { return a.Name == name && !isItself(a.Assignment) })
 }
 
 func (s *subject) commandsNamed(names ...string) []*script.Command {

@@ -4,6 +4,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
@@ -119,16 +120,50 @@ func outputFolder(s *subject) []hit {
 	return nil
 }
 
-// slot matches a line of a hostfile as DeepSpeed does not read it.
-var slot = regexp.MustCompile(`[ \t]slot[ \t]*=[ \t]*[0-9$]`)
+// hostLine matches a line of a hostfile, also one that DeepSpeed does not read: a host, a word and a number.
+var hostLine = regexp.MustCompile(`(?m)^[ \t]*([\w.-]+)[ \t]+([A-Za-z]+)[ \t]*=[ \t]*([0-9]+)[ \t]*$|[ \t](slot)[ \t]*=[ \t]*[0-9$]`)
 
 func hostfileSlot(s *subject) []hit {
-	if !slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "deepspeed" }) {
-		return nil
+	slots := map[string]int{}
+	for _, l := range s.launches {
+		if l.kind != "deepspeed" {
+			continue
+		}
+		for _, m := range hostLine.FindAllSubmatchIndex(s.Text, -1) {
+			if m[8] >= 0 && !s.inComment(m[0]) {
+				return []hit{{at: m[8]}}
+			}
+			declares := m[2] >= 0 && slices.Contains([]string{"export", "local", "declare", "readonly", "typeset", "env", "let"}, string(s.Text[m[2]:m[3]]))
+			if m[2] < 0 || declares || s.inComment(m[2]) {
+				continue
+			}
+			word := string(s.Text[m[4]:m[5]])
+			if word != "slots" && s.hasHostfile(l) {
+				return []hit{{at: m[4], message: "a line of deepspeed's hostfile has " + word + "= in place of slots="}}
+			}
+			slots[string(s.Text[m[2]:m[3]])], _ = strconv.Atoi(string(s.Text[m[6]:m[7]])) //nolint:errcheck // digits
+		}
+		if hits := includesMissingSlot(l, slots); hits != nil {
+			return hits
+		}
 	}
-	for _, m := range slot.FindAllIndex(s.Text, -1) {
-		if !s.inComment(m[0]) {
-			return []hit{{at: m[0] + 1}}
+	return nil
+}
+
+// includesMissingSlot finds GPUs in --include that the script's hostfile does not have.
+func includesMissingSlot(l *launch, slots map[string]int) []hit {
+	f, _ := l.findFlag("include", "i")
+	text, known := f.value.Literal()
+	for part := range strings.SplitSeq(text, "@") {
+		host, list, _ := strings.Cut(part, ":")
+		for device := range strings.SplitSeq(list, ",") {
+			if n, err := strconv.Atoi(device); known && err == nil && slots[host] > 0 && n >= slots[host] {
+				return []hit{{
+					at: f.value.Origin(), message: "--include has GPU " + device + " of " + host + ", which has " + strconv.Itoa(slots[host]) + " slots in the hostfile",
+					why: "deepspeed stops (\"No slot " + device + " specified\"): slots count all GPUs of a host, and --include chooses among them",
+					fix: "write the number of the host's GPUs behind slots=",
+				}}
+			}
 		}
 	}
 	return nil

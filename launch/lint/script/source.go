@@ -171,11 +171,19 @@ func (s *source) placeOfByte(i int) int {
 	return 0
 }
 
-// openComment matches a comment that ends with a backslash. The parser, unlike a shell, joins it with the next line.
-var openComment = regexp.MustCompile(`(?m)^(?:[^'"#\n]*[ \t])?#[^\n]*\\$`)
+// openComment matches a line whose comment ends with a backslash, also behind whole quoted words. The parser, unlike a
+// shell, joins it with the next line.
+var openComment = regexp.MustCompile(`^(?:(?:[^'"#]|'[^']*'|"(?:[^"\\]|\\.)*")*[ \t])?#`)
 
 func (s *source) parseShell() (*syntax.File, error) {
-	text := openComment.ReplaceAllFunc(s.text, func(line []byte) []byte { return append(slices.Clone(line[:len(line)-1]), ' ') })
+	text := slices.Clone(s.text)
+	end := 0
+	for line := range bytes.Lines(text) {
+		end += len(line)
+		if line, ok := bytes.CutSuffix(line, []byte("\\\n")); ok && openComment.Match(line) {
+			text[end-2] = ' '
+		}
+	}
 	return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(bytes.NewReader(text), "")
 }
 
