@@ -316,7 +316,7 @@ func (p *Planner) reportWarnings(report ui.Reporter, plan *pipeline.Plan) {
 			said[warning] = true
 		}
 	}
-	for _, note := range plan.Toolchain().Notes { // those of further parts are about toolchains that nobody asked for
+	for _, note := range plan.Toolchain().Notes { // those of further parts are about toolchains that the user did not ask for
 		report.Note("%s", note)
 	}
 	if p.options.Printed {
