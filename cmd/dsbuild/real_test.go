@@ -48,13 +48,23 @@ func command(t *testing.T, dir, name string, args ...string) string {
 	return string(out)
 }
 
-func TestRealWheelFiles(t *testing.T) {
+// One test waits for the wheel of make test: the others of this package run meanwhile.
+func TestRealWheel(t *testing.T) {
+	t.Parallel()
 	doc, dist := realWheel(t)
 	m := doc.Wheels[0].Manifest
 	if kind := wheel.KindOf(m); kind != wheel.KindComplete {
 		t.Errorf("%s is a %s wheel", m.Version, kind)
 	}
 	checkFiles(t, doc.Wheels[0], dist, "deepspeed-0.19.8-"+m.BuildTag()+"-py3-none-manylinux_2_24_x86_64.whl", 4_000_000)
+	checkManifest(t, m, dist, "5.0,5.2,6.0,6.1,7.0,7.5,8.0,8.6,8.9,9.0,10.0,10.3,12.0 9.0,12.0 x86-64-v2 3.10+ 2.10 ", "torch>=2.10")
+	checkInstructions(t, filepath.Join(dist, m.Name), "adam/libcpu_adam_op.v2.so", "adam/libcpu_adam_op.v3.so", "libutils_op.so", "adam/libfused_adam_op.cu13.so")
+	result, err := os.Stat(filepath.Join(dist, "../wheel.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkBuildLog(t, m, result.ModTime())
+	checkWheelAgain(t, m.SHA256)
 }
 
 // checkFiles checks the name and the size of a wheel, and its sidecar files.
@@ -78,11 +88,6 @@ func checkFiles(t *testing.T, w wheel.Artifact, dist, name string, limit int64) 
 		t.Errorf("dist holds %q", names)
 	}
 	command(t, dist, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
-}
-
-func TestRealManifest(t *testing.T) {
-	doc, dist := realWheel(t)
-	checkManifest(t, doc.Wheels[0].Manifest, dist, "5.0,5.2,6.0,6.1,7.0,7.5,8.0,8.6,8.9,9.0,10.0,10.3,12.0 9.0,12.0 x86-64-v2 3.10+ 2.10 ", "torch>=2.10")
 }
 
 // checkManifest checks the manifests of a wheel: in it, and in its sidecar file.
@@ -115,12 +120,7 @@ func checkManifest(t *testing.T, m wheel.Manifest, dist, targets, requires strin
 	}
 }
 
-// The CPU ops hold AVX2 and nothing newer, by the machine's own objdump.
-func TestRealInstructions(t *testing.T) {
-	doc, dist := realWheel(t)
-	checkInstructions(t, filepath.Join(dist, doc.Wheels[0].Manifest.Name), "adam/libcpu_adam_op.v2.so", "adam/libcpu_adam_op.v3.so", "libutils_op.so", "adam/libfused_adam_op.cu13.so")
-}
-
+// checkInstructions checks by the machine's own objdump that the CPU ops have AVX2 and nothing newer.
 func checkInstructions(t *testing.T, file string, ops ...string) {
 	t.Helper()
 	tmp := t.TempDir()
@@ -138,15 +138,6 @@ func checkInstructions(t *testing.T, file string, ops ...string) {
 			t.Errorf("%s: uses ymm registers, which AVX2 has: %v, want %v", op, uses, wants)
 		}
 	}
-}
-
-func TestRealBuildLog(t *testing.T) {
-	doc, _ := realWheel(t)
-	result, err := os.Stat(filepath.Join(built.Dir(t), "wheel.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkBuildLog(t, doc.Wheels[0].Manifest, result.ModTime())
 }
 
 // checkBuildLog checks the log of a build that ended at a time.
@@ -180,9 +171,9 @@ func checkBuildLog(t *testing.T, m wheel.Manifest, end time.Time) {
 	}
 }
 
-// Asked again, the wheel comes from the store, the same to the byte.
-func TestRealWheelAgain(t *testing.T) {
-	doc, _ := realWheel(t)
+// checkWheelAgain asks for the wheel again: it comes from the store, the same to the byte.
+func checkWheelAgain(t *testing.T, sum string) {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	out := t.TempDir()
 	if code := run(t.Context(), []string{"wheel", "--json", "-o", out}, strings.NewReader(""), &stdout, &stderr); code != 0 {
@@ -192,7 +183,7 @@ func TestRealWheelAgain(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &again); err != nil {
 		t.Fatal(err)
 	}
-	if w := again.Wheels[0]; !w.Cached || w.SHA256 != doc.Wheels[0].SHA256 {
+	if w := again.Wheels[0]; !w.Cached || w.SHA256 != sum {
 		t.Errorf("cached %v, %s", w.Cached, w.SHA256)
 	}
 }
