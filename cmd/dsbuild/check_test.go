@@ -93,6 +93,7 @@ const (
 
 // On a real Slurm a check is green, and names each node with which something is wrong.
 func TestCheckSlurm(t *testing.T) {
+	t.Parallel()
 	c := slurmtest.Up(t, slurm.Options{Nodes: 3, DiskMB: 300})
 	copyProgram(t, c)
 	args := []string{"node[01-03]", "--via", "slurm", "--skip", "collective", "--min-free", "100MB"}

@@ -18,6 +18,7 @@ import (
 // A real Slurm runs a job that passes and one that fails, and the document about each is what its schema says. In the place
 // of a Python is a program that ends at once.
 func TestSubmitDocument(t *testing.T) {
+	t.Parallel()
 	c := slurmtest.Up(t, slurm.Options{Nodes: 2})
 	self, err := os.Executable()
 	if err != nil {
