@@ -19,11 +19,8 @@ ifeq ($(shell git rev-parse HEAD 2>/dev/null),)
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 endif
 
-# A version manager's python3 is a script that takes three times as long to start as Python, and the
-# tests start hundreds. So PATH begins with the folder of the interpreter itself, if PATH lacks it.
 ifneq ($(filter check test test-full,$(MAKECMDGOALS)),)
-export PATH := $(shell python3 -c 'import os, sys; d, p = os.path.dirname(sys.executable), sys.argv[1]; \
-  print(p if not d or d in p.split(":") else d + ":" + p)' "$$PATH" 2>/dev/null || echo "$$PATH")
+export PATH := $(shell ci/path.sh 2>/dev/null)
 endif
 
 # Programs are linked like those of a release. All of them, the engine's and the tests too, have the same
