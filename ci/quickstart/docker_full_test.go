@@ -23,7 +23,7 @@ import (
 )
 
 // A new user of a machine with Docker and without dsbuild's own engine clones dsbuild and runs
-// make quickstart. The engine's image and the dagger program were brought as docs/airgap.md
+// make quickstart. The engine's image and the dagger program were brought as docs/build.md
 // describes; the base comes from a mirror of Docker's registry.
 func TestFullDockerQuickstart(t *testing.T) {
 	d := docker.Docker(t, docker.Options{})

@@ -13,7 +13,7 @@ import (
 )
 
 // networkFlags are the flags of everything that fetches packages. Other settings of the network come from the
-// environment (docs/airgap.md).
+// environment (docs/build.md).
 type networkFlags pipeline.NetworkOptions
 
 // add declares the flags.

@@ -132,7 +132,7 @@ func siteVariables() (names []string) {
 }
 
 const variables = "| variable | means |\n|---|---|\n" +
-	"| `DSBUILD_TORCH_INDEX`, `DSBUILD_APT_MIRROR`; variables of proxies, certificates and package indexes | where files come from ([Build wheels](airgap.md)) |\n" +
+	"| `DSBUILD_TORCH_INDEX`, `DSBUILD_APT_MIRROR`; variables of proxies, certificates and package indexes | where files come from ([Build wheels](build.md#mirrors-and-proxies)) |\n" +
 	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and questions of a login, as for ssh ([Inventories and connections](nodes.md#connect-with-ssh)) |\n" +
 	"| `XDG_CACHE_HOME`, `XDG_STATE_HOME` | in place of `~/.cache` and `~/.local/state` |\n" +
 	"| `NO_COLOR` | no colours |\n"

@@ -55,7 +55,7 @@ func (b *Builder) fetchError(base pipeline.Base, err error) error {
 		return err
 	}
 	return fault.WithHint(err,
-		"give the engine access to the registry (docs/airgap.md), or use a root file system tar: --base TAR")
+		"give the engine access to the registry (docs/build.md), or use a root file system tar: --base TAR")
 }
 
 // Open makes the images of p in the engine.

@@ -110,13 +110,13 @@ func TestExplain(t *testing.T) {
 
 // The page names the release that is run.
 func TestPageNamesTheVersion(t *testing.T) {
-	text, err := os.ReadFile("../../docs/airgap.md")
+	text, err := os.ReadFile("../../docs/build.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{Image, filepath.Base(downloadedCLI()), cliURL()} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("airgap.md does not name %s", want)
+			t.Errorf("build.md does not name %s", want)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func (e Engine) Explain(err error, answers bool) error {
 	switch {
 	case shows("dl.dagger.io"):
 		return fault.WithHint(err, "on a machine with internet access, extract the dagger program from %s; "+
-			"copy it to %s, or set %s=/path/dagger (docs/airgap.md)",
+			"copy it to %s, or set %s=/path/dagger (docs/build.md)",
 			cliURL(), downloadedCLI(), CLIVariable)
 	case client == "":
 		return err
@@ -121,7 +121,7 @@ func (e Engine) Explain(err error, answers bool) error {
 	case shows("registry.dagger.io") && image != "":
 		return fault.WithHint(err, "load the image %[2]s: %[1]s load -i engine.tar "+
 			"(written by %[1]s save on a machine that has it, or by make engine and bin/ci/engine image engine.tar), "+
-			"or pull it from the site's registry and tag it with %[1]s tag (docs/airgap.md); "+
+			"or pull it from the site's registry and tag it with %[1]s tag (docs/build.md); "+
 			"without an engine: --builder host", client, image)
 	}
 	return fault.WithHint(err,

@@ -275,7 +275,7 @@ func (f *Finder) findCLI() (string, error) {
 		return path, nil
 	}
 	if _, err := os.Stat(downloadedCLI()); err != nil {
-		f.Note("downloading the dagger program once, from %s to %s; without internet access, copy it there (docs/airgap.md)",
+		f.Note("downloading the dagger program once, from %s to %s; without internet access, copy it there (docs/build.md)",
 			cliURL(), downloadedCLI())
 	}
 	return "", nil

@@ -277,7 +277,7 @@ var remoteDir = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+:|[^\s/:@]+@[^\s/]+
 func CheckDir(text string) error {
 	if text == "" || remoteDir.MatchString(text) {
 		return usagef(
-			"write the index into a local directory, then upload that: aws s3 sync public s3://BUCKET (docs/index.md)",
+			"write the index into a local directory, then upload that: aws s3 sync public s3://BUCKET (docs/distribute.md)",
 			"the index must be a local directory")
 	}
 	return nil

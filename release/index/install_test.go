@@ -151,14 +151,14 @@ func (e environment) installed(t *testing.T) (torch, deepspeed string) {
 	return torch, deepspeed
 }
 
-// pageCommands returns the commands of docs/public.md that TestInstall executes, and the file for uv.
+// pageCommands returns the commands of docs/distribute.md that TestInstall executes, and the file for uv.
 func (s *site) pageCommands(t *testing.T) (commands []string, project string) {
 	t.Helper()
-	page, err := pages.Read("../../docs/public.md")
+	page, err := pages.Read("../../docs/distribute.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := strings.NewReplacer("ADDRESS", s.url)
+	here := strings.NewReplacer("https://wheels.example.org", s.url)
 	for _, b := range page.Blocks {
 		if b.File == "pyproject.toml" {
 			project = here.Replace(b.Text)
@@ -170,12 +170,12 @@ func (s *site) pageCommands(t *testing.T) (commands []string, project string) {
 		}
 	}
 	if len(commands) != 6 || project == "" {
-		t.Fatalf("docs/public.md has the commands %q and the file %q; want six and one", commands, project)
+		t.Fatalf("docs/distribute.md has the commands %q and the file %q; want six and one", commands, project)
 	}
 	return commands, project
 }
 
-// pip and uv install the complete build by the commands of docs/public.md, each in an environment of its own. The index has all kinds of
+// pip and uv install the complete build by the commands of docs/distribute.md, each in an environment of its own. The index has all kinds of
 // builds, and two builds of one version.
 func TestInstall(t *testing.T) {
 	needs.Time(t)
