@@ -240,10 +240,14 @@ func (b *builder) decideProcesses() {
 		return
 	}
 	switch {
-	case j.Kind == JAX:
-		j.CPUs = max(j.GPUs/j.Procs, 1) + 2
-	case j.offloads():
+	case j.offloads() && j.Kind != JAX:
 		j.CPUs = 8*j.Procs + 2
+	case j.Kind == JAX && j.GPUs > 0: // a task may have several GPUs
+		j.CPUs = 4*max(j.GPUs/j.Procs, 1) + 2
+	case j.Kind == JAX:
+		j.CPUs = 3
+	case j.GPUs > 0:
+		j.CPUs = 4*j.Procs + 2
 	default:
 		j.CPUs = j.Procs + 2
 	}

@@ -55,6 +55,8 @@ func samples() []sample {
 		{"jax-nodes", JAX, []string{"gpus=8"}, train, twoNodes},
 		{"aistation", AIStation, []string{"name=task-medical-qwen", "nodes=2", "cpus=15"}, []string{"main.py"}, ""},
 		{"aistation-elastic", AIStation, []string{"nodes=2:8", "env=WANDB_API_KEY", "mount=/data/wiki:/data:ro", "nccl-debug=info"}, []string{"main.py"}, ""},
+		{"aistation-offload", AIStation, []string{"nodes=2", "zero=2", "offload=cpu"}, []string{"main.py"}, ""},
+		{"jax-slurm-rocm", JAX, []string{"nodes=2", "jax-platforms=rocm", "container=apptainer", "image=docker://example.org/jax-rocm:1"}, train, ""},
 		{"k8s-pytorchjob", K8s, []string{"preset=small", "image=example.org/train:1", "mount=data:/data", "mount=/scratch:/scratch:ro", "env=A=$(B)", "env=HF_TOKEN", "workdir=/data/run"}, train, ""},
 		{"k8s-pytorchjob-single", K8s, []string{"image=example.org/train:1", "gpus=0", "procs=2", "shm-size=8Gi"}, train, ""},
 		{"k8s-pytorchjob-elastic", K8s, []string{"nodes=2:4", "gpus=1", "image=example.org/train:1", "namespace=team"}, train, ""},

@@ -83,13 +83,13 @@ func TestSlurmCPUs(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"slurm-small", "slurm-elastic", "jax-slurm"} {
 		_, files := sampleNamed(t, name)
-		for env, want := range map[string]string{"A=": "--cpus-per-task=10", "SLURM_CPUS_PER_TASK=64": "--cpus-per-task=64"} {
+		for env, want := range map[string]string{"A=": "--cpus-per-task=34", "SLURM_CPUS_PER_TASK=64": "--cpus-per-task=64"} {
 			s := newStage(t, files)
 			s.write(t, "bin/srun", tell)
 			out, log, code := s.run(t, files[0].Name, env)
 			if got := heard(t, out)[0]; !slices.Contains(got.Argv, want) || slices.ContainsFunc(got.Argv, func(w string) bool { return strings.HasPrefix(w, "--cpus-per-task") && w != want }) {
 				t.Errorf("%s, %s: %d %q, want %s\n%s", name, env, code, got.Argv, want, log)
-			} else if name == "slurm-small" && got.Env["OMP_NUM_THREADS"] != map[string]string{"A=": "1", "SLURM_CPUS_PER_TASK=64": "8"}[env] {
+			} else if name == "slurm-small" && got.Env["OMP_NUM_THREADS"] != map[string]string{"A=": "4", "SLURM_CPUS_PER_TASK=64": "8"}[env] {
 				t.Errorf("%s: %q", env, got.Env)
 			}
 		}

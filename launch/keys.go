@@ -103,7 +103,7 @@ func Keys() []Key { //nolint:revive // a table, however long
 			Key{Name: "nodes", sbatch: "nodes N", Placeholder: "N|MIN:MAX", Help: "Number of nodes, or the range of an elastic job (default: all nodes of the inventory, otherwise 1)", set: setNodes},
 			Key{Name: "gpus", sbatch: "gres gpus G gpus-per-node gpus-per-task", Placeholder: "N", Help: "GPUs per node, for Slurm optionally with a type: h100:8; 0 runs the job on CPUs", set: setGPUs},
 			Key{Name: "procs", sbatch: "ntasks n ntasks-per-node tasks-per-node", Placeholder: "N", Help: "Processes per node (default: one per GPU; JAX: 1)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
-			Key{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs per task (default: 1 per process plus 2; with --offload, 8 per process plus 2)", Kinds: []Launcher{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
+			Key{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs per task (default: 4 per GPU plus 2; with --offload, 8 per process plus 2; without GPUs, 1 per process plus 2)", Kinds: []Launcher{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
 		),
 		inGroup(groupRendezvous,
 			Key{Name: "master", Placeholder: "HOST", Help: "Host name or address of the first node, as the others reach it (default: from the inventory)", Kinds: byHand(), set: matchingText(`[A-Za-z0-9_:][A-Za-z0-9._:-]{0,252}`, "a host name or an address", func(j *Job) *string { return &j.Master })},

@@ -170,7 +170,7 @@ func TestSlurmRanks(t *testing.T) {
 		if !slices.Equal(n.Argv[:5], want) {
 			t.Errorf("%q, want %q", n.Argv[:5], want)
 		}
-		if n.Env["A"] != "'$(touch owned)'" || n.Env["OMP_NUM_THREADS"] != "2" {
+		if n.Env["A"] != "'$(touch owned)'" || n.Env["OMP_NUM_THREADS"] != "8" {
 			t.Errorf("%q", n.Env)
 		}
 	}
