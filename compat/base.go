@@ -30,8 +30,12 @@ func (t *Tables) EnvironmentOfImage(ref string) (BuildHost, bool) {
 	if cuda != nil {
 		g.Name += " of NVIDIA's CUDA images"
 	}
-	if cuda != nil && cuda[2] == "devel" { // the others have no nvcc
+	switch {
+	case cuda == nil:
+	case cuda[2] == "devel":
 		g.CUDA, g.CUDAHome = cuda[1], "/usr/local/cuda"
+	default:
+		g.Runtime = cuda[1]
 	}
 	return g, true
 }

@@ -57,6 +57,11 @@ func (a *evaluation) evaluate() {
 	a.checkArchs()
 	a.checkLimits()
 	a.chooseGCC()
+	ptx := wheel.Capabilities(slices.DeleteFunc(slices.Clone(a.toolchain.Archs), func(arch wheel.Arch) bool { return !arch.PTX }), false)
+	if len(ptx) > 0 && olderDriver(a.request.Driver, a.cuda.PTXDriver) {
+		a.addWarning("PTX of CUDA %s needs driver %s or newer, not %s: newer GPUs than arch %s cannot use it with that driver",
+			firstTwo(a.toolchain.Toolkit), a.cuda.PTXDriver, a.request.Driver, joinWords(ptx))
+	}
 }
 
 func (a *evaluation) addConflict(format string, args ...any) {
@@ -127,6 +132,10 @@ func (a *evaluation) checkHost() {
 			a.source.Title)
 	default:
 		a.addConflict("%s", a.otherBaseConflict())
+	}
+	if a.host.Runtime != "" {
+		a.addNote("CUDA %s of %s is not used: the image has no nvcc; torch %s is built for CUDA %s",
+			a.host.Runtime, a.host.Name, a.torch.Version, a.torch.CUDA)
 	}
 	if a.source.Source != FoundCUDA && a.host.CUDA != "" {
 		a.addNote("CUDA %[2]s of %[1]s is not used: torch %[3]s is built for CUDA %[4]s",

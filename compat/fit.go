@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"deps.dev/util/pypi"
+
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -38,14 +40,19 @@ type fitCheck struct {
 	m    wheel.Manifest
 	f    node.Facts
 	tags [][3]string // Python, ABI and platform in the wheel's name; none if it is not the name of a wheel
+	// other is the package of a wheel that is not DeepSpeed's, such as a companion. Of such a wheel only its files are known.
+	other string
 	Verdict
 }
 
-// Fit compares the properties of a wheel with those of a node. A fact that the probe could
+// Fit compares the properties of a wheel, of DeepSpeed or another package, with those of a node. A fact that the probe could
 // not find refuses nothing, unless the wheel cannot run without it (Python, torch).
 func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 	c := &fitCheck{Tables: t, m: m, f: f}
 	if name, err := wheel.ParseFileName(m.Name); err == nil {
+		if pypi.CanonPackageName(name.Name) != "deepspeed" {
+			c.other = name.Name
+		}
 		for _, tag := range name.Tags {
 			if parts := strings.Split(tag, "-"); len(parts) == 3 {
 				c.tags = append(c.tags, [3]string(parts))
@@ -70,6 +77,21 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 	return c.Verdict
 }
 
+// FitTorch is Fit for a node that gets this torch of a package index, such as 2.10.0 or 2.10.0+cu126; none if it is empty.
+func (t *Tables) FitTorch(m wheel.Manifest, f node.Facts, torch string) Verdict {
+	release, local, _ := strings.Cut(torch, "+")
+	f.Torch, f.TorchCUDA, f.CXX11ABI = release, t.TorchCUDA(torch, machineOf(f.Platform)), nil
+	i := slices.IndexFunc(t.Torches, func(r Torch) bool { return r.Version == release })
+	if all := m.CUDAs(); i < 0 && local == "" && len(all) > 0 { // the tables lack it, so its CUDA refuses nothing
+		f.TorchCUDA = all[len(all)-1]
+	}
+	if i >= 0 {
+		newABI := !t.Torches[i].OldABI
+		f.CXX11ABI = &newABI
+	}
+	return t.Fit(m, f)
+}
+
 func (c *fitCheck) addReason(format string, args ...any) {
 	c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...))
 }
@@ -78,8 +100,7 @@ func (c *fitCheck) addNote(format string, args ...any) {
 	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
 }
 
-// checkMachine compares the platform in the wheel's name with the node's machine. A wheel without
-// such a name has code for the machine of its CPU level, and else no machine code.
+// checkMachine compares the machine of the wheel's code, or else the platform in its name, with the node's machine.
 func (c *fitCheck) checkMachine() {
 	var built []string
 	for _, tag := range c.tags {
@@ -87,7 +108,7 @@ func (c *fitCheck) checkMachine() {
 			built = append(built, machine)
 		}
 	}
-	if len(built) == 0 && c.m.CPU != "" {
+	if c.m.CPU != "" {
 		built = []string{wheel.CPULevel(c.m.CPU).Machine()}
 	}
 	if have := machineOf(c.f.Platform); len(built) > 0 && have != "" && !slices.Contains(built, have) {
@@ -123,6 +144,9 @@ func (c *fitCheck) takesPython() bool {
 	switch {
 	case isStable && olderMinor(f.Python, stable):
 		return false
+	case c.other != "" && c.m.Python != "" && !isStable && firstTwo(f.Python) != c.m.Python &&
+		!slices.ContainsFunc(c.tags, func(tag [3]string) bool { return tag[0] == cpythonTag(c.m.Python) }):
+		return false // its modules are for another Python than its tags
 	case len(c.tags) > 0:
 		return slices.ContainsFunc(c.tags, func(tag [3]string) bool { return installsPython(tag[0], tag[1], f) })
 	case isStable:
@@ -134,11 +158,21 @@ func (c *fitCheck) takesPython() bool {
 // cpythonTag returns the tag of a Python X.Y: "cp311".
 func cpythonTag(python string) string { return "cp" + strings.ReplaceAll(python, ".", "") }
 
-// checkTorch compares minors: DeepSpeed refuses to load ops built for another one. A wheel
-// without ops works with any torch.
+// usesTorch reports whether the code of the wheel needs torch. A wheel of DeepSpeed without ops works with any torch.
+func (c *fitCheck) usesTorch() bool {
+	if c.other != "" {
+		return c.m.TorchABI != nil
+	}
+	return c.m.Torch != ""
+}
+
+// checkTorch compares minors: DeepSpeed refuses to load ops built for another one. Of most other packages only a
+// load tells for which torch they were built.
 func (c *fitCheck) checkTorch() {
 	switch {
-	case c.f.Python == "" || c.m.Torch == "":
+	case c.f.Python == "" || !c.usesTorch():
+	case c.f.Torch == "" && c.m.Torch == "":
+		c.addReason("uses torch, but this node's environment has no torch")
 	case c.f.Torch == "":
 		c.addReason("built against torch %s, but this node's environment has no torch", firstTwo(c.m.Torch))
 	case c.m.TorchABI.IsStable():
@@ -148,6 +182,7 @@ func (c *fitCheck) checkTorch() {
 		case preRelease(c.f.Torch) && firstTwo(c.f.Torch) == firstTwo(oldest):
 			c.addNote("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
 		}
+	case c.m.Torch == "":
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
 		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
@@ -167,10 +202,10 @@ func preRelease(version string) bool {
 // ops load under any CUDA; over the stable ABI, a node whose torch has none uses these alone.
 func (c *fitCheck) checkCUDA() {
 	built, have := joinWords(c.m.CUDAs()), c.f.TorchCUDA
-	if c.f.Python == "" || c.f.Torch == "" || c.m.Torch == "" || built == "" {
+	if c.f.Python == "" || c.f.Torch == "" || !c.usesTorch() || built == "" {
 		return
 	}
-	if c.m.TorchABI.IsStable() {
+	if c.m.TorchABI.IsStable() && c.other == "" {
 		switch lost := c.unloadable(have); {
 		case len(lost) == 0:
 		case have == "" && len(lost) < len(c.m.Ops):
@@ -193,10 +228,10 @@ func (c *fitCheck) checkCUDA() {
 	switch {
 	case have == "":
 		c.addReason("built for CUDA %s, but this node's torch has none", built)
-	case majorOf(have) != majorOf(built),
+	case !slices.Contains(lists.Map(c.m.CUDAs(), majorOf), majorOf(have)), c.other == "" &&
 		strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
 		c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
-	case strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
+	case c.other == "" && strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
 		c.addNote("built for CUDA %s, but this node's torch is built for %s: DeepSpeed rejects this if the node has a GPU",
 			built, have)
 	}
@@ -205,6 +240,9 @@ func (c *fitCheck) checkCUDA() {
 // boundToCUDA reports whether any op loads only under a torch of its CUDA. An op that the tables
 // lack counts as such an op.
 func (c *fitCheck) boundToCUDA() bool {
+	if c.other != "" { // it loads the runtime of this CUDA
+		return true
+	}
 	return c.hasDeviceCode() || slices.ContainsFunc(c.m.Ops, func(name string) bool {
 		i := slices.IndexFunc(c.Ops, func(o Op) bool { return o.Name == name })
 		return i < 0 || c.Ops[i].boundToCUDA(c.m.Version)
@@ -233,7 +271,7 @@ func (c *fitCheck) checkABI() {
 	if c.m.TorchABI.IsStable() {
 		return
 	}
-	if c.f.CXX11ABI == nil || c.m.Torch == "" || len(c.m.Ops) == 0 || *c.f.CXX11ABI == c.m.CXX11ABI {
+	if c.f.CXX11ABI == nil || !c.usesTorch() || c.other == "" && len(c.m.Ops) == 0 || *c.f.CXX11ABI == c.m.CXX11ABI {
 		return
 	}
 	words := map[bool]string{true: "the new std::string (CXX11 ABI)", false: "the old std::string"}
@@ -299,7 +337,9 @@ func (c *fitCheck) checkGPUs() {
 	if !c.hasDeviceCode() {
 		return
 	}
-	if len(c.f.GPUs) == 0 && (!c.m.TorchABI.IsStable() || len(c.unloadable("")) == len(c.m.Ops)) { // else the loader finds out
+	// Over the stable ABI the loader finds out.
+	loads := c.m.TorchABI.IsStable() && len(c.unloadable("")) < len(c.m.Ops)
+	if len(c.f.GPUs) == 0 && c.other == "" && !loads {
 		c.addNote("no GPU is visible on this node: DeepSpeed uses the wheel's ops only with DS_ACCELERATOR=cuda")
 	}
 	var seen []string
@@ -332,14 +372,24 @@ func (c *fitCheck) checkGPU(name, arch string) {
 	floor := cudaRow(c.CUDAs, toolkit).PTXDriver
 	switch {
 	case ptx == "":
-		c.addReason("built for %s, but this node has %s", c.deviceCodeNames(), name)
+		c.needGPU("built for %s, but this node has %s", c.deviceCodeNames(), name)
 	case olderDriver(c.f.Driver, floor):
-		c.addReason("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s",
+		c.needGPU("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s",
 			c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
 	default:
 		c.addNote("%s uses the PTX for %s, which the driver compiles on first use (slow)", name, ptx)
 		c.noteMissingOps(name, arch)
 	}
+}
+
+// needGPU adds a reason why GPUs do not run the wheel's code. For a package that does not use torch it is a note: it may have code
+// for CPUs, too.
+func (c *fitCheck) needGPU(format string, args ...any) {
+	if c.other != "" && !c.usesTorch() {
+		c.addNote(format, args...)
+		return
+	}
+	c.addReason(format, args...)
 }
 
 // noteMissingOps names the ops without code for a GPU that other ops have code for.
@@ -401,8 +451,8 @@ func (c *fitCheck) checkDriver() {
 	switch {
 	case len(c.f.GPUs) == 0 || !olderDriver(c.f.Driver, floor):
 	case c.hasDeviceCode():
-		c.addReason("built for CUDA %s, which needs driver %s or newer, but this node has %s", cuda, floor, c.f.Driver)
-	default:
+		c.needGPU("built for CUDA %s, which needs driver %s or newer, but this node has %s", cuda, floor, c.f.Driver)
+	case c.other == "":
 		c.addNote("CUDA %s needs driver %s or newer, but this node has %s: torch may not see the GPUs", cuda, floor, c.f.Driver)
 	}
 }
@@ -464,6 +514,9 @@ func olderMinor(a, b string) bool {
 func (c *fitCheck) buildHint() string {
 	if _, hint := unusable(c.f); hint != "" {
 		return hint
+	}
+	if c.other != "" {
+		return "use a wheel of " + c.other + " that was built for these nodes and their torch"
 	}
 	var want wheel.Request
 	release, _, _ := strings.Cut(c.m.Version, "+")

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 // fitCase is a line of testdata/fit.table and what stands below it.
 type fitCase struct {
 	line     int
+	pkg      string // of the wheel; DeepSpeed if empty
 	wheel    string
 	node     string
 	yes      bool
@@ -49,7 +51,7 @@ func confusion(t *testing.T) []fitCase {
 			c := fitCase{line: i + 1, wheel: f[0], node: f[1], yes: f[2] == "yes", manifest: baseWheel(), facts: baseNode()}
 			settings(t, i+1, f[0], c.setWheel)
 			settings(t, i+1, f[1], c.setNode)
-			name := "deepspeed-" + c.manifest.Version + "-" + c.manifest.Name + ".whl"
+			name := cmp.Or(c.pkg, "deepspeed") + "-" + c.manifest.Version + "-" + c.manifest.Name + ".whl"
 			if c.manifest.Name == "" {
 				name = "renamed.whl"
 			} else if _, err := wheel.ParseFileName(name); err != nil {
@@ -119,11 +121,19 @@ func (c *fitCase) setWheel(key, value string) bool {
 		*lists = list(value)
 	case key == "cpu":
 		m.CPU = level(value)
-		if value == "arm" {
+		if value == "alien" { // the name does not say so
+			m.CPU = level("arm")
+		} else if value == "arm" {
 			m.Name = strings.Replace(m.Name, wheel.X86, wheel.Arm, 1)
 		}
 	case key == "abi":
 		m.CXX11ABI = value == "new"
+	case key == "package":
+		c.pkg = value
+	case key == "uses":
+		if value == "cxx" {
+			m.TorchABI = &wheel.TorchABI{}
+		}
 	case key == "stable":
 		m.TorchABI = &wheel.TorchABI{Stable: true, Min: value}
 	case strings.HasPrefix(key, "cu1"): // a variant: its toolkit, SASS and PTX

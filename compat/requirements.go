@@ -66,7 +66,7 @@ func (t *Tables) lookUp(asked attempt) (*requirements, []Conflict) {
 	}
 	for _, find := range []func(){
 		l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver,
-		l.findMachine, l.findArchs, l.findGPUs, l.findOps,
+		l.findMachine, l.findArchs, l.findGPUs, l.checkGPUDrivers, l.findOps,
 	} {
 		find()
 	}
@@ -188,6 +188,32 @@ func (l *lookup) checkDriver() {
 			asked, oldest)
 	}
 	l.request.Driver = ""
+}
+
+// checkGPUDrivers compares the driver with those for the GPUs. Some nodes may have a newer driver than the oldest one of all: that
+// is too old only if each GPU needs a newer one.
+func (l *lookup) checkGPUDrivers() {
+	driver := l.request.Driver
+	var tooOld [][2]string // arch, its first driver
+	for _, arch := range l.archs {
+		c := arch.Capability()
+		i := slices.IndexFunc(l.Drivers, func(d Drivers) bool { return d.Arch == c })
+		if i < 0 || driver == "" {
+			continue
+		}
+		if d := l.Drivers[i]; d.Last != "" && compareVersions(majorOf(driver), d.Last) > 0 {
+			l.bad.add("driver %s does not support arch %s: R%s is the last branch that does", driver, l.archWithGPUs(c), d.Last)
+			l.request.Driver = ""
+		} else if olderDriver(driver, d.First) {
+			tooOld = append(tooOld, [2]string{l.archWithGPUs(c), d.First})
+		}
+	}
+	if len(tooOld) == len(l.archs) {
+		for _, old := range tooOld {
+			l.bad.add("arch %s needs driver %s or newer, not %s", old[0], old[1], driver)
+			l.request.Driver = ""
+		}
+	}
 }
 
 // findArchs keeps the archs that at least one CUDA compiles for.

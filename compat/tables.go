@@ -95,6 +95,13 @@ type GPU struct {
 	Also    []string `json:"also,omitempty"`    // other names for it
 }
 
+// Drivers are the drivers for the GPUs of a compute capability.
+type Drivers struct {
+	Arch  string `json:"arch"`
+	First string `json:"first"` // oldest driver
+	Last  string `json:"last"`  // last branch, its first number; empty while it goes on
+}
+
 // Base is a BuildHost that dsbuild knows by the name of its image.
 type Base struct {
 	BuildHost
@@ -132,6 +139,7 @@ type Tables struct {
 	Evidence    evidence.Table   // of the ops with a proof
 	MissingOps  []MissingOp      // of DeepSpeed, which dsbuild does not build
 	GPUs        []GPU            // by class, newest first
+	Drivers     []Drivers        // by compute capability
 	Bases       []Base           // best first
 	CUDASources []CUDASourceInfo // best first
 	Images      []string         // references of images that bring a CUDA toolkit, newest first
@@ -190,6 +198,7 @@ func NewTables() (*Tables, error) {
 		}{&t.Ops, &t.MissingOps}},
 		{"evidence", &t.Evidence},
 		{"gpus", &struct{ GPUs *[]GPU }{&t.GPUs}},
+		{"drivers", &struct{ Drivers *[]Drivers }{&t.Drivers}},
 		{"bases", &struct{ Bases *[]Base }{&t.Bases}},
 		{"toolchains", &struct {
 			Toolchains *[]CUDASourceInfo

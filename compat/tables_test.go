@@ -10,7 +10,7 @@ import (
 
 func TestOrigins(t *testing.T) {
 	tt := tables(t)
-	for _, name := range []string{"deepspeed", "torch", "cuda", "ops", "gpus", "bases", "toolchains"} {
+	for _, name := range []string{"deepspeed", "torch", "cuda", "ops", "gpus", "drivers", "bases", "toolchains"} {
 		if o := tt.Origins[name]; o.Source == "" || len(o.Date) != len("2026-11-21") {
 			t.Errorf("%s: source %q, date %q", name, o.Source, o.Date)
 		}

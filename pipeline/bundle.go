@@ -142,7 +142,7 @@ func (r Runner) BundleFor(ctx context.Context, name string, p *Plan, made wheel.
 	if _, err := r.Bundle(ctx, plan, made); err != nil {
 		return nil, err
 	}
-	b, err := wheel.ReadBundle(filepath.Join(r.Dir, wheel.WheelhouseDir))
+	b, err := wheel.ReadBundle(ctx, filepath.Join(r.Dir, wheel.WheelhouseDir))
 	return &b, err
 }
 
@@ -175,7 +175,7 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 			sources[c.Name] = &s
 		}
 	}
-	bundle, err := wheel.WriteBundle(house, b.Toolchain().Python, sources)
+	bundle, err := wheel.WriteBundle(ctx, house, b.Toolchain().Python, sources)
 	if err != nil {
 		return wheel.Bundle{}, err
 	}

@@ -198,7 +198,7 @@ func TestBundleIsMade(t *testing.T) {
 	if !slices.Equal(m.ran, []string{WithStep, BundleStep}) || !slices.Equal(m.given[PackStep], []string{"a-1-py3-none-any.whl"}) || !slices.Equal(m.given[CompanionsStep], []string{"tiny.tar.gz"}) {
 		t.Errorf("ran %v, given %v", m.ran, m.given)
 	}
-	read, err := wheel.ReadBundle(filepath.Join(out, "wheelhouse"))
+	read, err := wheel.ReadBundle(t.Context(), filepath.Join(out, "wheelhouse"))
 	if err != nil || len(read.Wheels) != 3 || len(made.Wheels) != 3 || read.Python != b.Toolchain().Python || made.Wheels[0].Path != read.Wheels[0].Path {
 		t.Fatalf("%+v, %v", read, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,6 +36,25 @@ func pythonOf(tags []string) string {
 	}
 	return ""
 }
+
+// modulesPython returns the only Python, X.Y, that the names of extension modules are for; "" if there is not one.
+func (c Contents) modulesPython() string {
+	found := ""
+	for _, e := range c.Extensions {
+		m := moduleName.FindStringSubmatch(path.Base(e.Path))
+		if m == nil {
+			continue
+		}
+		if version := m[1] + "." + m[2]; found == "" {
+			found = version
+		} else if found != version {
+			return ""
+		}
+	}
+	return found
+}
+
+var moduleName = regexp.MustCompile(`\.cpython-(\d)(\d+)t?-[a-z0-9_]+-linux-gnu\.so$`)
 
 var cpythonTag = regexp.MustCompile(`^cp(\d)(\d+)-(\w+)-`)
 

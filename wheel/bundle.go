@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,6 +51,7 @@ type BundleWheel struct {
 	Requires []string `json:"-"` // PEP 508, likewise
 	Commands []string `json:"-"` // that it installs into the environment
 	Tags     []string `json:"-"` // likewise
+	Contents Contents `json:"-"` // what its files show
 }
 
 // maxBundle bounds how many wheels a bundle has.
@@ -67,7 +69,7 @@ func IsTorchPackage(name string) bool {
 
 // ReadBundle reads the wheelhouse at dir and compares every wheel in it with its entry in
 // bundle.json. ReadBundle ignores wheels that the list does not name.
-func ReadBundle(dir string) (Bundle, error) {
+func ReadBundle(ctx context.Context, dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +84,7 @@ func ReadBundle(dir string) (Bundle, error) {
 		return Bundle{}, fileError(list, err, bundleHint)
 	}
 	for i := range b.Wheels {
-		if err := b.Wheels[i].readWheel(dir); err != nil {
+		if err := b.Wheels[i].readWheel(ctx, dir); err != nil {
 			return Bundle{}, err
 		}
 	}
@@ -135,7 +137,7 @@ func parseBundle(text []byte) (Bundle, error) {
 var hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // readWheel compares the file with its entry and fills in the fields that only the file knows.
-func (w *BundleWheel) readWheel(dir string) error {
+func (w *BundleWheel) readWheel(ctx context.Context, dir string) error {
 	w.Path = filepath.Join(dir, w.File)
 	if info, err := os.Stat(w.Path); err != nil || !info.Mode().IsRegular() {
 		return fileError(w.Path, errors.New("no such file, but "+BundleName+" lists it"), bundleHint)
@@ -164,6 +166,9 @@ func (w *BundleWheel) readWheel(dir string) error {
 		}
 		return fileError(w.Path, err, hint)
 	}
+	if w.Contents, err = a.Inspect(ctx); err != nil {
+		return err
+	}
 	w.Requires, w.Tags = m.RequiresDist, a.file.Tags
 	w.Commands, err = a.Commands()
 	return err
@@ -191,7 +196,7 @@ func (a *Archive) ForeignTops() []string {
 
 // WriteBundle writes bundle.json for the wheels in dir. The companions among
 // them are given by normalised name, each with its source, nil for the index.
-func WriteBundle(dir, python string, companions map[string]*Source) (Bundle, error) {
+func WriteBundle(ctx context.Context, dir, python string, companions map[string]*Source) (Bundle, error) {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {
 		return Bundle{}, err
@@ -225,5 +230,5 @@ func WriteBundle(dir, python string, companions map[string]*Source) (Bundle, err
 	if err := os.WriteFile(filepath.Join(dir, BundleName), append(text, '\n'), 0o644); err != nil {
 		return Bundle{}, err
 	}
-	return ReadBundle(dir)
+	return ReadBundle(ctx, dir)
 }

@@ -41,11 +41,11 @@ func TestBundleIsReadAsWritten(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	written, err := wheel.WriteBundle(dir, "3.11", because())
+	written, err := wheel.WriteBundle(t.Context(), dir, "3.11", because())
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, err := wheel.ReadBundle(dir)
+	read, err := wheel.ReadBundle(t.Context(), dir)
 	if err != nil || len(read.Wheels) != 2 || len(written.Wheels) != 2 || read.Python != "3.11" {
 		t.Fatalf("%+v, %v", read, err)
 	}
@@ -58,7 +58,7 @@ func TestBundleIsReadAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	schema.Check(t, "wheelhouse", text)
-	if _, err := wheel.WriteBundle(dir, "3.11", because()); err != nil {
+	if _, err := wheel.WriteBundle(t.Context(), dir, "3.11", because()); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile(filepath.Join(dir, wheel.BundleName)); err != nil || string(again) != string(text) {
@@ -102,7 +102,7 @@ func TestHostileBundles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			pure(t, dir, "hjson", "3.1.0", map[string]string{"hjson/__init__.py": ""})
-			b, err := wheel.WriteBundle(dir, "3.11", because())
+			b, err := wheel.WriteBundle(t.Context(), dir, "3.11", because())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,13 +114,13 @@ func TestHostileBundles(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, wheel.BundleName), text, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			_, err = wheel.ReadBundle(dir)
+			_, err = wheel.ReadBundle(t.Context(), dir)
 			if fault.ExitCode(err) != fault.Wheel || fault.Hint(err) == "" || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
 	}
-	if _, err := wheel.ReadBundle(t.TempDir()); err == nil || !strings.Contains(err.Error(), "not a wheelhouse") {
+	if _, err := wheel.ReadBundle(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "not a wheelhouse") {
 		t.Error(err)
 	}
 }
@@ -161,7 +161,7 @@ func TestTorchIsInNoBundle(t *testing.T) {
 	for _, name := range []string{"triton", "deepspeed"} {
 		dir := t.TempDir()
 		pure(t, dir, name, "1.0", nil)
-		if _, err := wheel.WriteBundle(dir, "3.11", because()); err == nil {
+		if _, err := wheel.WriteBundle(t.Context(), dir, "3.11", because()); err == nil {
 			t.Errorf("%s was taken into a bundle", name)
 		}
 	}
@@ -175,7 +175,7 @@ func FuzzBundle(f *testing.F) {
 			t.Fatal(err)
 		}
 		// No wheel is there: a list that names one is never taken for right.
-		if b, err := wheel.ReadBundle(dir); err == nil && len(b.Wheels) > 0 {
+		if b, err := wheel.ReadBundle(t.Context(), dir); err == nil && len(b.Wheels) > 0 {
 			t.Errorf("%+v", b)
 		}
 	})

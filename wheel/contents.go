@@ -145,21 +145,32 @@ func (c Contents) IsDeepSpeed() bool { return sameName(c.Name, "deepspeed") }
 func (c Contents) Manifest() Manifest {
 	m := Manifest{
 		Version: c.Version, Ops: c.Ops, Variants: c.Variants,
-		CPU: string(c.CPU()), Python: c.Python, Torch: c.Torch, CUDA: c.CUDA,
+		CPU: string(c.CPU()), Python: c.Python, Torch: c.Torch, CUDA: c.CUDA, TorchABI: c.TorchABI,
 	}
 	m.Archs, m.PTX = c.Archs()
 	f := c.Floors()
 	m.Glibc, m.GLIBCXX, m.CXX11ABI = f.Glibc, f.GLIBCXX, c.cxx11ABI()
-	if c.TorchABI.IsStable() {
-		m.TorchABI = c.TorchABI
-	}
 	return m
 }
 
-// cxx11ABI reports whether the extensions use the std::string of GCC 5 and later. It is true
-// unless an extension shows the older one.
+// ManifestFor is Manifest for nodes of a platform such as linux_x86_64 and the wheel's file name. Extensions for other machines
+// are ignored, unless the wheel has no others.
+func (c Contents) ManifestFor(platform, file string) Manifest {
+	own := slices.DeleteFunc(slices.Clone(c.Extensions), func(e Extension) bool { return "linux_"+e.Machine != platform })
+	if len(own) > 0 {
+		c.Extensions = own
+	}
+	m := c.Manifest()
+	m.Name = file
+	return m
+}
+
+// cxx11ABI reports whether the extensions use torch with the std::string of GCC 5 and later. It is true unless an extension
+// that uses torch shows the older one.
 func (c Contents) cxx11ABI() bool {
-	return !slices.ContainsFunc(c.Extensions, func(e Extension) bool { return e.CXX11ABI != nil && !*e.CXX11ABI })
+	return !slices.ContainsFunc(c.Extensions, func(e Extension) bool {
+		return e.Torch.CXX != "" && e.CXX11ABI != nil && !*e.CXX11ABI
+	})
 }
 
 // Floors are the symbol versions a machine must offer, "" for none.

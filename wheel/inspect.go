@@ -51,6 +51,11 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	}
 	slices.Sort(c.Ops)
 	c.Python = pythonOf(c.Tags)
+	if modules := c.modulesPython(); modules != "" && c.Python != "" && !slices.ContainsFunc(c.Tags, func(tag string) bool {
+		return strings.HasPrefix(tag, "cp"+strings.ReplaceAll(modules, ".", "")+"-") || strings.Contains(tag, "-abi3-")
+	}) {
+		c.Python = modules // whatever the tags say
+	}
 	version := c.Version
 	if addsLocal(a.file.Version, version) {
 		version = a.file.Version

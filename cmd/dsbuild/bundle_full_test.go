@@ -42,7 +42,7 @@ func TestFullToolchainsBundle(t *testing.T) {
 	if err := json.Unmarshal(dsbuild(t, args...), &doc); err != nil || doc.Wheelhouse == nil {
 		t.Fatal(err, doc)
 	}
-	house, err := wheel.ReadBundle(filepath.Join(dist, "wheelhouse"))
+	house, err := wheel.ReadBundle(t.Context(), filepath.Join(dist, "wheelhouse"))
 	if err != nil {
 		t.Fatal(err)
 	}

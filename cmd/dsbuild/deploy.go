@@ -121,7 +121,7 @@ func (f deployFlags) optionsWithWheels(ctx context.Context, a *app) (deploy.Opti
 		return opt, err
 	}
 	if opt.Wheels, err = wheel.LoadAll(ctx, f.wheel); err == nil && f.deps == deploy.DepsBundle {
-		opt.Bundle, err = deploy.LoadBundle(f.bundle, f.wheel)
+		opt.Bundle, err = deploy.LoadBundle(ctx, f.bundle, f.wheel)
 	}
 	return opt, err
 }

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -28,7 +29,7 @@ const (
 
 // LoadBundle reads the wheelhouse at dir. If dir is empty, it reads the wheelhouse next to the wheel at
 // wheelPath or, if wheelPath is a directory, in it.
-func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
+func LoadBundle(ctx context.Context, dir, wheelPath string) (*wheel.Bundle, error) {
 	if dir == "" {
 		if info, err := os.Stat(wheelPath); err != nil || !info.IsDir() {
 			wheelPath = filepath.Dir(wheelPath)
@@ -39,7 +40,7 @@ func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 		return nil, fault.New(fault.Usage, "build one with: dsbuild wheel --bundle, or pass --bundle DIR",
 			"no wheelhouse: %s is not a directory", dir)
 	}
-	b, err := wheel.ReadBundle(dir)
+	b, err := wheel.ReadBundle(ctx, dir)
 	return &b, err
 }
 
@@ -63,6 +64,7 @@ func reasonsOf(lacks []missing) []string {
 // picker finds the requirements that a node does not meet, and the wheels in the wheelhouse that
 // meet them.
 type picker struct {
+	tables  *compat.Tables
 	facts   node.Facts
 	offered []wheel.BundleWheel // by the wheelhouse
 	have    map[string]string
@@ -74,7 +76,7 @@ type picker struct {
 
 // MissingRequirements returns the requirements of a wheel that a node does not meet, for a message.
 func MissingRequirements(w wheel.Loaded, f node.Facts) ([]string, error) {
-	_, lacks, err := chooseExtraWheels(w, f, nil, false)
+	_, lacks, err := chooseExtraWheels(nil, w, f, nil, false)
 	return reasonsOf(lacks), err
 }
 
@@ -83,9 +85,9 @@ func MissingRequirements(w wheel.Loaded, f node.Facts) ([]string, error) {
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
 func chooseExtraWheels(
-	w wheel.Loaded, f node.Facts, bundle *wheel.Bundle, force bool,
+	tables *compat.Tables, w wheel.Loaded, f node.Facts, bundle *wheel.Bundle, force bool,
 ) (extra []wheel.BundleWheel, lacks []missing, err error) {
-	p := picker{facts: f, have: maps.Clone(f.Dists), asked: map[string]bool{}}
+	p := picker{tables: tables, facts: f, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
 	}
@@ -125,13 +127,18 @@ func (p *picker) demand(requires, extras []string) {
 	}
 }
 
-// take adds a wheel of the wheelhouse if the node can install it. If not, it records a lack and
-// returns false.
+// take adds a wheel of the wheelhouse if the node can install it and its code runs there. If not, it records a lack
+// and returns false.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
 		const alien = "%s (%s in the wheelhouse is incompatible with Python %s, %s, glibc %s)"
 		f := p.facts
 		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf(alien, why, b.File, f.Python, f.Platform, f.Glibc)})
+		return false
+	}
+	if v := p.tables.Fit(b.Contents.ManifestFor(p.facts.Platform, b.File), p.facts); !v.OK() {
+		why := fmt.Sprintf("%s (%s in the wheelhouse does not run on this node: %s)", why, b.File, strings.Join(v.Reasons, "; "))
+		p.lacks = append(p.lacks, missing{b.Name, why})
 		return false
 	}
 	p.extra = append(p.extra, b)

@@ -75,7 +75,7 @@ func wheelhouse(t *testing.T, wheels ...small) *wheel.Bundle {
 		}
 	}
 	tag := pythonTag(t)
-	b, err := wheel.WriteBundle(dir, tag[2:3]+"."+tag[3:], companions)
+	b, err := wheel.WriteBundle(t.Context(), dir, tag[2:3]+"."+tag[3:], companions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,15 +431,15 @@ func TestLoadBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][2]string{{"", dir}, {"", file}, {filepath.Join(dir, "wheelhouse"), "/nowhere"}} {
-		if b, err := deploy.LoadBundle(args[0], args[1]); err != nil || len(b.Wheels) != 1 || b.Wheels[0].Path == "" {
+		if b, err := deploy.LoadBundle(t.Context(), args[0], args[1]); err != nil || len(b.Wheels) != 1 || b.Wheels[0].Path == "" {
 			t.Errorf("%q: %+v, %v", args, b, err)
 		}
 	}
-	if _, err := deploy.LoadBundle("", "/nowhere/dist"); code(err) != 2 ||
+	if _, err := deploy.LoadBundle(t.Context(), "", "/nowhere/dist"); code(err) != 2 ||
 		!strings.Contains(err.Error(), "/nowhere/wheelhouse is not a directory") {
 		t.Error(err)
 	}
-	if _, err := deploy.LoadBundle(dir, ""); code(err) != 4 {
+	if _, err := deploy.LoadBundle(t.Context(), dir, ""); code(err) != 4 {
 		t.Error(err)
 	}
 }

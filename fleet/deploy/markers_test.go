@@ -32,7 +32,7 @@ func TestUnmetRequirements(t *testing.T) {
 		"linx; platform_machine == 'x86_64' and platform_system != 'Windows'":                   "linx",
 		"here @ https://example.org/here-1.0-py3-none-any.whl":                                  "here@ https://example.org/here-1.0-py3-none-any.whl",
 	} {
-		_, lacks, err := chooseExtraWheels(wheel.Loaded{Requires: []string{requirement}}, f, nil, false)
+		_, lacks, err := chooseExtraWheels(nil, wheel.Loaded{Requires: []string{requirement}}, f, nil, false)
 		got := reasonsOf(lacks)
 		if err != nil {
 			t.Errorf("%s: %v", requirement, err)
@@ -49,7 +49,7 @@ func TestUnmetRequirements(t *testing.T) {
 	for _, bad := range []string{
 		"x; colour == 'red'", "x; os_name ~ 'a'", "x; (os_name == 'posix'", "x; os_name == 'posix' or",
 	} {
-		if _, _, err := chooseExtraWheels(wheel.Loaded{Requires: []string{bad}}, f, nil, false); err == nil {
+		if _, _, err := chooseExtraWheels(nil, wheel.Loaded{Requires: []string{bad}}, f, nil, false); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
 	}

@@ -249,7 +249,7 @@ func (n *NodePlan) choose(tables *compat.Tables, f node.Facts, offered []wheel.L
 		return nil
 	}
 	n.WheelName = choice.Wheel.Manifest.Name
-	n.decide(choice.Wheel, choice.Verdict, f, opt)
+	n.decide(tables, choice.Wheel, choice.Verdict, f, opt)
 	n.Chosen, n.Notes = choice.Why, slices.Concat(n.Notes, choice.Why)
 	return nil
 }
@@ -268,7 +268,7 @@ func (n *NodePlan) assign(tables *compat.Tables, f node.Facts, a Assignment, opt
 	default:
 		n.WheelName = a.Name
 		opt.Bundle = cmp.Or(a.Bundle, opt.Bundle)
-		n.decide(a.Wheel, tables.Fit(a.Wheel.Manifest, f), f, opt)
+		n.decide(tables, a.Wheel, tables.Fit(a.Wheel.Manifest, f), f, opt)
 		if n.Unfit { // the wheel was chosen for this node, so the node has changed since
 			n.Hint = "rerun the command: the node has changed since the probe"
 		}
@@ -276,14 +276,14 @@ func (n *NodePlan) assign(tables *compat.Tables, f node.Facts, a Assignment, opt
 }
 
 // decide decides the action on a node with its chosen wheel.
-func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts, opt PlanOptions) {
+func (n *NodePlan) decide(tables *compat.Tables, w *wheel.Loaded, verdict compat.Verdict, f node.Facts, opt PlanOptions) {
 	n.Wheel, n.Notes = w, verdict.Notes
 	if len(verdict.Reasons) > 0 {
 		n.Unfit = true
 		n.refuse(verdict.Hint(), verdict.Reasons...)
 		return
 	}
-	extra, lacks, err := chooseExtraWheels(*w, f, opt.Bundle, opt.Force)
+	extra, lacks, err := chooseExtraWheels(tables, *w, f, opt.Bundle, opt.Force)
 	d := f.DeepSpeed
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
 	whole := opt.Bundle == nil || err == nil && len(extra)+len(lacks) == 0

@@ -204,7 +204,7 @@ func deployWithNoRoute(t *testing.T, up *nodes.Fleet, opt deploy.Options) {
 		}
 		t.Skipf("needs an index: %v\n%s", err, out)
 	}
-	bundle, err := wheel.WriteBundle(house, version, nil)
+	bundle, err := wheel.WriteBundle(t.Context(), house, version, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

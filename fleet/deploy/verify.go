@@ -16,9 +16,9 @@ func (n *nodeState) verify(ctx context.Context) error {
 	if n.plan.Action == change.UpToDate {
 		level = cmp.Or(n.run.opt.VerifyUnchanged, level)
 	}
-	versions := map[string]string{}
+	versions, files := map[string]string{}, map[string]string{}
 	for _, a := range n.plan.ExtraWheels {
-		versions[a.Name] = a.Version
+		versions[a.Name], files[a.Name] = a.Version, a.File
 	}
 	want := verify.Installation{
 		Level: level, Version: w.Version, Record: n.recordSHA256, Ops: w.Manifest.OpsFor(n.Facts.TorchCUDA), ExtraWheels: versions,
@@ -27,5 +27,8 @@ func (n *nodeState) verify(ctx context.Context) error {
 	if n.HoldsLock() && want.Level == verify.LevelFiles {
 		return change.Call(ctx, n.Node, agent.Request{"do": "verify", "request": want}, new(verify.Reply))
 	}
-	return verify.Check(ctx, n.Node, n.Host.Python, *n.Facts, w.Manifest, want)
+	if err := verify.Check(ctx, n.Node, n.Host.Python, *n.Facts, w.Manifest, want); err != nil || level != verify.LevelLoad {
+		return err
+	}
+	return verify.LoadPackages(ctx, n.Node, n.Host.Python, files)
 }

@@ -21,17 +21,18 @@ import (
 
 // Files are the files of a lock on this machine.
 type Files struct {
-	Paths    map[string]string        // by sha256; each file was compared with the lock
-	Wheels   map[string]*wheel.Loaded // the wheels of DeepSpeed among them
-	Unpacked map[string]int64         // bytes that each needs once it is installed
-	Digests  map[string]string        // of the files that each installs into site-packages
+	Paths    map[string]string         // by sha256; each file was compared with the lock
+	Wheels   map[string]*wheel.Loaded  // the wheels of DeepSpeed among them
+	Unpacked map[string]int64          // bytes that each needs once it is installed
+	Digests  map[string]string         // of the files that each installs into site-packages
+	Contents map[string]wheel.Contents // of those with machine code, without torch and its packages
 }
 
 // OpenFiles reads files that were collected. It refuses wheels that would write what is not theirs.
 func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string) (*Files, error) {
 	f := &Files{
 		Paths: paths, Wheels: map[string]*wheel.Loaded{},
-		Unpacked: map[string]int64{}, Digests: map[string]string{},
+		Unpacked: map[string]int64{}, Digests: map[string]string{}, Contents: map[string]wheel.Contents{},
 	}
 	written := map[string]map[string]string{} // by the sha256 of a wheel
 	for _, set := range l.Sets {
@@ -51,7 +52,7 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 				continue
 			}
 			var err error
-			if written[file.SHA256], err = f.open(file, at, l.Python); err != nil {
+			if written[file.SHA256], err = f.open(ctx, file, at, l.Python); err != nil {
 				return nil, err
 			}
 		}
@@ -70,7 +71,7 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 }
 
 // open reads the wheel of a file, and returns what it writes.
-func (f *Files) open(file environment.File, at, python string) (map[string]string, error) {
+func (f *Files) open(ctx context.Context, file environment.File, at, python string) (map[string]string, error) {
 	a, err := wheel.Open(at)
 	if err != nil {
 		return nil, err
@@ -91,6 +92,15 @@ func (f *Files) open(file environment.File, at, python string) (map[string]strin
 	}
 	if f.Digests[file.SHA256], err = installedDigest(a, python); err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Base(at), err)
+	}
+	if file.Name != "" && !wheel.IsTorchPackage(file.Name) {
+		c, err := a.Inspect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if len(c.Extensions) > 0 {
+			f.Contents[file.SHA256] = c
+		}
 	}
 	return wheel.Written(a)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -101,8 +102,9 @@ type ProbeResult struct {
 // PlanOptions are the settings of NewPlan.
 type PlanOptions struct {
 	Lock     *environment.Lock
-	Wheels   map[string]*wheel.Loaded // the wheel of DeepSpeed by its sha256
-	Unpacked map[string]int64         // bytes that each file needs once it is installed, by its sha256
+	Wheels   map[string]*wheel.Loaded  // the wheel of DeepSpeed by its sha256
+	Contents map[string]wheel.Contents // of the wheels with machine code, by their sha256
+	Unpacked map[string]int64          // bytes that each file needs once it is installed, by its sha256
 	Force    bool
 	InUse    change.InUse
 }
@@ -174,11 +176,13 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		return
 	}
 	p.Set = set
-	if reasons, try := unfit(tables, set, *n.Facts, opt); len(reasons) > 0 {
+	reasons, notes, try := fit(tables, set, *n.Facts, opt)
+	if len(reasons) > 0 {
 		p.Unfit = true
 		p.refuse(try, reasons...)
 		return
 	}
+	p.Notes = notes
 	if n.State.Current != nil && n.State.Current.Digest == set.Digest && !opt.Force {
 		p.Action = change.UpToDate
 		return
@@ -227,31 +231,29 @@ func (p *NodePlan) send(state *EnvironmentState, opt PlanOptions) {
 	}
 }
 
-// unfit returns the reasons why the DeepSpeed of the set does not run on a node once the set's
-// Python and torch are there.
-func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOptions) (reasons []string, try string) {
-	ds := set.File("deepspeed")
-	if ds == nil || opt.Wheels[ds.SHA256] == nil {
-		return nil, ""
-	}
+// fit returns the reasons why packages of the set do not run on a node once the set's Python and torch are there, and
+// notes on those that run.
+func fit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOptions) (reasons, notes []string, try string) {
 	if version := opt.Lock.Python; set.Python != nil {
 		f.Python, f.Tag = version+".0", "cp"+strings.ReplaceAll(version, ".", "")
 		f.Missing = slices.DeleteFunc(slices.Clone(f.Missing), func(m string) bool { return strings.HasPrefix(m, "python") })
 	}
-	m := opt.Wheels[ds.SHA256].Manifest
-	f.TorchCUDA, f.CXX11ABI, f.Torch = "", nil, ""
-	if torch := set.File("torch"); torch != nil {
-		f.Torch, _, _ = strings.Cut(torch.Version, "+")
-		f.TorchCUDA = tables.TorchCUDA(torch.Version, strings.TrimPrefix(f.Platform, "linux_"))
-		if all := m.CUDAs(); f.TorchCUDA == "" && torch.Version == f.Torch && len(all) > 0 { // the tables lack it
-			f.TorchCUDA = all[len(all)-1]
+	for _, file := range set.Files {
+		if w := opt.Wheels[file.SHA256]; w != nil {
+			v := tables.FitTorch(w.Manifest, f, set.Torch())
+			reasons, try = append(reasons, v.Reasons...), cmp.Or(v.Hint(), try)
+			continue
 		}
+		c, ok := opt.Contents[file.SHA256]
+		if !ok {
+			continue
+		}
+		v := tables.FitTorch(c.ManifestFor(f.Platform, file.File), f, set.Torch())
+		prefix := func(text string) string { return file.Name + " " + file.Version + ": " + text }
+		reasons, notes = append(reasons, lists.Map(v.Reasons, prefix)...), append(notes, lists.Map(v.Notes, prefix)...)
+		try = cmp.Or(try, v.Hint())
 	}
-	v := tables.Fit(m, f)
-	if v.OK() {
-		return nil, ""
-	}
-	return v.Reasons, v.Hint()
+	return reasons, notes, try
 }
 
 // applyInUse applies the policy for environments that processes use: a job would load the modules of the new one

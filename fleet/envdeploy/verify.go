@@ -138,7 +138,7 @@ func normalVersion(v string) string {
 	return strings.NewReplacer("_", ".", "-", ".").Replace(strings.ToLower(v))
 }
 
-// prove loads every op, as a training job of this user would, and gathers the facts of the
+// prove loads the machine code of every package, and every op, as a training job of this user would, and gathers the facts of the
 // environment.
 func (n *nodeState) prove(ctx context.Context, python string) error {
 	inside, err := node.Probe(ctx, n.Runner, node.ProbeOptions{Python: python})
@@ -151,6 +151,13 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 	n.inside = &inside
 	if n.plan.Set == nil || n.run.opt.Verify != verify.LevelLoad {
 		return nil
+	}
+	files := map[string]string{}
+	for _, f := range n.plan.Set.Files {
+		files[f.Name] = f.File
+	}
+	if err := verify.LoadPackages(ctx, n.Node, python, files); err != nil {
+		return err
 	}
 	ds := n.plan.Set.File("deepspeed")
 	switch {

@@ -14,11 +14,7 @@ import (
 // choose returns the wheel that pip would take on a node of a kind: the one with the most specific
 // tag (PEP 425), then with the highest build number.
 func choose(all []File, python string, k Platform) (File, error) {
-	// These facts about nodes of a kind decide which wheels install there.
-	facts := node.Facts{
-		Python: python + ".0", Tag: "cp" + strings.ReplaceAll(python, ".", ""),
-		Platform: "linux_" + k.Machine, Glibc: k.Glibc,
-	}
+	facts := k.facts(python)
 	var best File
 	var rank []int
 	for _, f := range all {
@@ -51,6 +47,14 @@ func choose(all []File, python string, k Platform) (File, error) {
 		return File{}, resolveErrorf("no wheel for Python %s, %s%s", python, k, there)
 	}
 	return best, nil
+}
+
+// facts returns what is known of all nodes of a kind.
+func (p Platform) facts(python string) node.Facts {
+	return node.Facts{
+		Python: python + ".0", Tag: "cp" + strings.ReplaceAll(python, ".", ""),
+		Platform: "linux_" + p.Machine, Glibc: p.Glibc,
+	}
 }
 
 // rankOf ranks a tag that installs on a node with a Python, in pip's order: Python and ABI together come

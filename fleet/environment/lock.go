@@ -253,6 +253,14 @@ func (s Set) File(name string) *File {
 	return nil
 }
 
+// Torch returns the version of torch in the set; empty if it has none.
+func (s Set) Torch() string {
+	if f := s.File("torch"); f != nil {
+		return f.Version
+	}
+	return ""
+}
+
 // For returns the set for a node: of several compatible sets, the one with the newest glibc. If none
 // is compatible, the error describes why.
 func (l *Lock) For(f node.Facts) (*Set, error) {

@@ -14,6 +14,7 @@ import (
 
 	"deps.dev/util/pypi"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/lists"
@@ -55,6 +56,9 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Platform, old *L
 		set, err := r.set(ctx, s, k, own[i], old)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", k, err)
+		}
+		if err := s.checkLocals(ctx, set, locals); err != nil {
+			return nil, err
 		}
 		for i := range set.Files {
 			f := &set.Files[i]
@@ -205,6 +209,35 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 		}
 	}
 	return own, problems.Err()
+}
+
+// checkLocals reports the local wheels of a set that do not run on its nodes, as their files show, with the torch of the set. all
+// are those of openLocals. Wheels of an index are not here yet: they are compared with the nodes before a deploy.
+func (s *Spec) checkLocals(ctx context.Context, set Set, all []File) error {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	var problems lineerr.List
+	for at, l := range all {
+		if f := set.File(l.Name); f == nil || f.Path != l.Path || wheel.IsTorchPackage(l.Name) {
+			continue
+		}
+		c, err := wheel.Inspect(ctx, l.Path)
+		if ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			problems.Add(s.Wheels[at].At, fault.Hint(err), "%v", err)
+			continue
+		}
+		facts := set.Platform.facts(s.Python)
+		if v := tables.FitTorch(c.ManifestFor(facts.Platform, l.File), facts, set.Torch()); !v.OK() {
+			problems.Add(s.Wheels[at].At, "list a wheel of "+l.Name+" for these nodes and this torch, or another torch",
+				"%s does not run on %s: %s", l.File, set.Platform, strings.Join(v.Reasons, "; "))
+		}
+	}
+	return problems.Err()
 }
 
 func indexOf(files []File, name string) int {

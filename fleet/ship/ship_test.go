@@ -339,10 +339,10 @@ func TestShipGathersWhatNodesLack(t *testing.T) {
 		if _, err := os.Stat(a.Path); err != nil || p.Base.Digest == "" {
 			t.Errorf("a wheelhouse for %q of a plan on %+v", a.Path, p.Base)
 		}
-		if _, err := wheel.WriteBundle(house, "3.11", nil); err != nil {
+		if _, err := wheel.WriteBundle(t.Context(), house, "3.11", nil); err != nil {
 			return nil, err
 		}
-		b, err := wheel.ReadBundle(house)
+		b, err := wheel.ReadBundle(t.Context(), house)
 		return &b, err
 	}
 	_, r, err := f.run(t)

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/node"
@@ -19,6 +22,7 @@ var (
 	checkProgram   = node.NewProgram("check")
 	inspectProgram = node.NewFollowUp(node.NewProgram("inspect_files"))
 	loadProgram    = node.NewProgram("load_ops")
+	packageProgram = node.NewProgram("load_packages")
 )
 
 // Level is how thorough a verification is.
@@ -85,6 +89,47 @@ func Check(
 		return node.WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host.Python, &facts)
 	case last.Verified == nil:
 		return noAnswer()
+	}
+	return nil
+}
+
+// LoadPackages loads the machine code of installed packages on a node, as a job that imports them would: an undefined symbol, a
+// missing version or a missing library is an error. What a node without GPU, driver or MPI cannot load is a warning. It starts no
+// program if no file is for one platform. Torch's own packages are loaded by torch, and DeepSpeed's ops by Check.
+func LoadPackages(ctx context.Context, n *fleet.Node, python string, files map[string]string) error {
+	var request struct {
+		Packages []string `json:"packages"`
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if name != "deepspeed" && (name == "torch" || !wheel.IsTorchPackage(name)) && !strings.HasSuffix(files[name], "-any.whl") {
+			request.Packages = append(request.Packages, name)
+		}
+	}
+	if len(request.Packages) == 0 {
+		return nil
+	}
+	var answer struct {
+		Package string `json:"package"` // that is loaded next
+		Loaded  *struct {
+			Refused []string `json:"refused"`
+			Notes   []string `json:"notes"`
+		} `json:"loaded"`
+	}
+	script := node.Script{Python: python, Program: packageProgram, Request: request}
+	err := script.Run(ctx, n.Runner, func(message json.RawMessage) error { return node.Decode(message, &answer) })
+	switch {
+	case err != nil && answer.Package != "":
+		return fmt.Errorf("loading %s: %w", node.PlainVersion(answer.Package), err)
+	case err != nil:
+		return err
+	case answer.Loaded == nil:
+		return noAnswer()
+	case len(answer.Loaded.Refused) > 0:
+		return fault.WithHint(node.NewNodeError(strings.Join(answer.Loaded.Refused, "; ")),
+			"use a wheel of this package that was built for these nodes and their torch, or install what it needs on the node")
+	}
+	for _, note := range answer.Loaded.Notes {
+		n.Warn("%v", node.NewNodeError(note))
 	}
 	return nil
 }
