@@ -668,18 +668,9 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 		packages += len(p.Environments[image].Packages)
 	}
 	fmt.Fprintf(&b, "toolchain  %s, and %d Python packages\n", toolchains, packages)
-	disk, took := "25 GB", "a few minutes"
+	disk, took := "25 GB", p.duration()
 	if p.Base.Host {
 		disk = "15 GB" // no engine and no image
-	}
-	sets := 0 // of device code
-	for _, part := range p.Parts {
-		for _, op := range part.Ops {
-			sets += len(op.Archs)
-		}
-	}
-	if sets > 30 {
-		took = "1 to 2 hours on two cores (device code for many GPUs)"
 	}
 	if stored {
 		took = "about a second (cached)"
@@ -688,6 +679,27 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	p.printLeftOut(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// duration estimates the time of a build, in words.
+func (p *Plan) duration() string {
+	sets := 0 // of device code
+	for _, part := range p.Parts {
+		for _, op := range part.Ops {
+			sets += len(op.Archs)
+		}
+	}
+	if sets > 30 {
+		return "1 to 2 hours on two cores (device code for many GPUs)"
+	}
+	return "a few minutes"
+}
+
+// line describes the wheel and the time of its build in one line.
+func (p *Plan) line() string {
+	var b strings.Builder
+	p.printTarget(&b)
+	return strings.ReplaceAll(b.String(), "\n", "; ") + "time " + p.duration()
 }
 
 // printTarget writes the versions, ops and archs of the wheel.

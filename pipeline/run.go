@@ -98,6 +98,7 @@ func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error)
 		return wheel.Artifact{}, err
 	}
 	defer tmp.Close()
+	r.Report.Note("building %s", p.line())
 	b := &build{plan: p, dir: tmp.Path, started: time.Now(), rep: r.Report}
 	builder, err := r.withWorkspace(ctx, p, func(space Workspace, log io.Writer) error {
 		b.log = log

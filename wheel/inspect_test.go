@@ -56,12 +56,14 @@ func TestInspect(t *testing.T) {
 // CPU, in earnest, and has code for those that say no.
 func TestInspectDispatch(t *testing.T) {
 	for code, want := range map[string]wheel.CPULevel{
-		"vaddps %ymm1, %ymm2, %ymm3":                                    wheel.CPUv3,
-		"vaddps %ymm1, %ymm2, %ymm3\ncpuid":                             wheel.CPUv3, // the size of a cache
-		"vaddps %ymm1, %ymm2, %ymm3\ncpuid\nxgetbv":                     wheel.CPUv3, // chooses among higher levels
-		"vaddps %ymm1, %ymm2, %ymm3\ncpuid\nxgetbv\naddps %xmm1, %xmm2": wheel.CPUv1,
-		"vaddps %ymm1, %ymm2, %ymm3\naddps %xmm1, %xmm2":                wheel.CPUv3, // never asks
-		"popcnt %eax, %ebx\ncpuid\nxgetbv\naddps %xmm1, %xmm2":          wheel.CPUv2,
+		"vaddps %ymm1, %ymm2, %ymm3":                                                                                      wheel.CPUv3,
+		"vaddps %ymm1, %ymm2, %ymm3\ncpuid":                                                                               wheel.CPUv3, // the size of a cache
+		"vaddps %ymm1, %ymm2, %ymm3\ncpuid\nxgetbv":                                                                       wheel.CPUv3, // chooses among higher levels
+		"vaddps %ymm1, %ymm2, %ymm3\ncpuid\nxgetbv\naddps %xmm1, %xmm2":                                                   wheel.CPUv1,
+		"vaddps %ymm1, %ymm2, %ymm3\naddps %xmm1, %xmm2":                                                                  wheel.CPUv3, // never asks
+		"vaddps %zmm1, %zmm2, %zmm3\ncpuid\naddps %xmm1, %xmm2":                                                           wheel.CPUv1, // as simsimd and numkong
+		strings.Repeat("vaddps %zmm1, %zmm2, %zmm3\n", 9) + "vaddps %ymm1, %ymm2, %ymm3\ncpuid\naddps %xmm1, %xmm2":       wheel.CPUv4,
+		"popcnt %eax, %ebx\ncpuid\nxgetbv\naddps %xmm1, %xmm2":                                                            wheel.CPUv2,
 		"vaddps %zmm1, %zmm2, %zmm3\naddps %xmm1, %xmm2\n.data\n.type f, %gnu_indirect_function\n.globl f\n.text\nf: ret": wheel.CPUv1,
 	} {
 		c := inspect(t, wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{Ops: []wheeltest.Op{{Name: "x", Code: code}}}))

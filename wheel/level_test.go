@@ -23,6 +23,14 @@ func TestLevelOfCodeThatSelects(t *testing.T) {
 			t.Errorf("%s: selects %t, needs %s, want %s", name, chooses(u, false), baseLevel(u), c.want)
 		}
 	}
+	for name, levels := range map[string][x86.Levels]int64{
+		"simsimd 6.5.16": {28140, 30, 5249, 2158}, "numkong 7.8.6": {456998, 419, 136193, 81204},
+	} {
+		u := x86.Usage{CPUID: true, Levels: levels, SSE: map[string]int64{"simsimd 6.5.16": 4402, "numkong 7.8.6": 59138}[name]}
+		if !chooses(u, false) || baseLevel(u) != CPUv2 {
+			t.Errorf("%s: selects %t, needs %s; it asks by cpuid alone and runs on x86-64-v2", name, chooses(u, false), baseLevel(u))
+		}
+	}
 	avx := x86.Usage{CPUID: true, XGETBV: true}
 	avx.Levels[x86.V3] = 5000
 	if chooses(avx, false) {
@@ -35,7 +43,7 @@ func TestLevelOfCodeThatSelects(t *testing.T) {
 		"cuobjdump 13.5: BMI2 selected by cpuid alone": {x86.Usage{Levels: [x86.Levels]int64{104523, 0, 426}, General: 426, CPUID: true, SSE: 3053}, true},
 		"BMI2 everywhere, and cpuid for another use":   {x86.Usage{Levels: [x86.Levels]int64{20000, 0, 426}, General: 426, CPUID: true, SSE: 3053}, false},
 		"BMI2 without a question":                      {x86.Usage{Levels: [x86.Levels]int64{104523, 0, 426}, General: 426, SSE: 3053}, false},
-		"AVX2 beside cpuid alone":                      {x86.Usage{Levels: [x86.Levels]int64{104523, 0, 427}, General: 426, CPUID: true, SSE: 3053}, false},
+		"AVX2 in most code, and cpuid for another use": {x86.Usage{Levels: [x86.Levels]int64{104523, 0, 12639}, General: 426, CPUID: true, SSE: 3053}, false},
 	} {
 		if chooses(c.usage, false) != c.want || c.want && baseLevel(c.usage) != CPUv1 {
 			t.Errorf("%s: selects %t, needs %s", name, !c.want, baseLevel(c.usage))

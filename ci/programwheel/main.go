@@ -53,8 +53,8 @@ func platformTag(system string) (string, error) {
 }
 
 // releaseVersion is a version as the tags of releases have it: 0.1.0, 0.1.0-rc.1; a snapshot adds
-// its commit.
-var releaseVersion = regexp.MustCompile(`^(\d+\.\d+\.\d+)(?:-(rc)\.(\d+))?(?:-snapshot\.([0-9a-f]+))?$`)
+// its commit, none in a checkout without a remote.
+var releaseVersion = regexp.MustCompile(`^(\d+\.\d+\.\d+)(?:-(rc)\.(\d+))?(?:-snapshot\.([0-9a-f]+|none))?$`)
 
 // pythonVersion returns a release's version as PEP 440 writes it.
 func pythonVersion(version string) (string, error) {

@@ -99,6 +99,7 @@ func TestPythonVersion(t *testing.T) {
 		{"0.1.0", "0.1.0"},
 		{"0.1.0-rc.2", "0.1.0rc2"},
 		{"0.1.0-snapshot.bd3915c8", "0.1.0.dev0+bd3915c8"},
+		{"0.0.0-snapshot.none", "0.0.0.dev0+none"},
 		{"v0.1.0", ""},
 		{"0.1", ""},
 		{"0.1.0-next", ""},

@@ -253,6 +253,20 @@ func printFiles(w io.Writer, files []launch.File) error {
 	return nil
 }
 
+// warnOfOlderJob lists the start scripts of another job in a directory, because starting all scripts there starts its ranks, too.
+func (a *app) warnOfOlderJob(directory string, targets []string) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return // writing reports it
+	}
+	for _, e := range entries {
+		at := filepath.Join(directory, e.Name())
+		if script, err := filepath.Match("node-*.sh", e.Name()); script && err == nil && !slices.Contains(targets, at) {
+			a.reporter.Warn("%s is from another job: remove it if that job has ended", ui.Clean(at))
+		}
+	}
+}
+
 // writeFiles writes one file to path, or several to the directory path.
 func writeFiles(a *app, path string, files []launch.File) error {
 	info, err := os.Stat(path)
@@ -279,6 +293,9 @@ func writeFiles(a *app, path string, files []launch.File) error {
 	}
 	for i, f := range files {
 		to := targets[i]
+		if i == 0 && len(files) > 1 {
+			a.warnOfOlderJob(path, targets)
+		}
 		if err := atomicfile.Write(to, strings.NewReader(f.Text), f.Mode); err != nil {
 			return err
 		}

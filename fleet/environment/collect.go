@@ -19,6 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Collector finds the files of a lock: next to the lockfile, in a directory, in the cache or on an index.
@@ -41,20 +42,31 @@ func damagedf(format string, args ...any) error {
 // lock. Files that are not found locally are downloaded or, without a Client, omitted.
 func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[string]string, error) {
 	paths := map[string]string{}
+	var lacking []File
+	var size int64
 	for _, f := range files {
-		if paths[f.SHA256] != "" {
+		if paths[f.SHA256] != "" || slices.ContainsFunc(lacking, func(o File) bool { return o.SHA256 == f.SHA256 }) {
 			continue
 		}
 		path, err := c.here(l, f)
-		if err == nil && path == "" && c.Client != nil {
-			path, err = c.bring(ctx, l, f)
+		switch {
+		case err != nil:
+			return nil, err
+		case path != "":
+			paths[f.SHA256] = path
+		case c.Client != nil:
+			lacking, size = append(lacking, f), size+f.Size
 		}
+	}
+	if len(lacking) > 0 && c.Note != nil {
+		c.Note("%s to download, %s", ui.Count(len(lacking), "file"), ui.Size(size))
+	}
+	for _, f := range lacking {
+		path, err := c.bring(ctx, l, f)
 		if err != nil {
 			return nil, err
 		}
-		if path != "" {
-			paths[f.SHA256] = path
-		}
+		paths[f.SHA256] = path
 	}
 	return paths, nil
 }
@@ -133,7 +145,11 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 		return "", 0, err
 	}
 	if c.Note != nil {
-		c.Note("downloading %s", f.File)
+		size := ""
+		if f.Size > 0 { // the index says it
+			size = " (" + ui.Size(f.Size) + ")"
+		}
+		c.Note("downloading %s%s", f.File, size)
 	}
 	err = c.Client.Download(ctx, found[0], func(in io.Reader) error {
 		return atomicfile.Write(path, &checkedReader{r: in, want: f, sum: sha256.New()}, 0o644)

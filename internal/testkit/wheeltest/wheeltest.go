@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -352,6 +353,50 @@ func (op Op) assemble(t testing.TB, machine string) []byte {
 	}
 	objects.Store(key, data)
 	return data
+}
+
+// Import is a function that a Library calls, and where the loader looks for it.
+type Import struct {
+	Function string
+	Library  string // such as libc.so.6; empty: it names no library
+	Version  string // such as GLIBC_2.34; empty: none
+}
+
+// Library returns a shared object that calls functions, as an extension module of Python that has no init function.
+func Library(t testing.TB, imports ...Import) string {
+	t.Helper()
+	dir := t.TempDir()
+	object, source := filepath.Join(dir, "module.so"), ""
+	args := []string{"-shared", "-nostdlib", "-o", object, filepath.Join(dir, "module.c"), "-Wl,--no-as-needed"}
+	for i, im := range imports {
+		source += "void " + im.Function + "(void); void call" + strconv.Itoa(i) + "(void) { " + im.Function + "(); }\n"
+		if im.Library == "" {
+			continue
+		}
+		stub := filepath.Join(dir, strconv.Itoa(i))
+		write(t, stub+".c", "void "+im.Function+"(void) {}\n")
+		stubArgs := []string{"-shared", "-nostdlib", "-Wl,-soname," + im.Library, "-o", stub + ".so", stub + ".c"}
+		if im.Version != "" {
+			write(t, stub+".map", im.Version+" { global: "+im.Function+"; };\n")
+			stubArgs = append(stubArgs, "-Wl,--version-script,"+stub+".map")
+		}
+		gcc(t, stubArgs...)
+		args = append(args, stub+".so")
+	}
+	write(t, filepath.Join(dir, "module.c"), source)
+	gcc(t, args...)
+	data, err := os.ReadFile(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func gcc(t testing.TB, args ...string) {

@@ -1,0 +1,98 @@
+package envdeploy_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/envdeploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// native adds a package with machine code to the index.
+func (s *site) native(t *testing.T, name, begin, library string, imports ...wheeltest.Import) {
+	t.Helper()
+	s.Add(t, wheelindex.Wheel{Name: name, Version: "1.0", Tag: "cp311-cp311-manylinux_2_17_x86_64", Files: map[string]string{
+		name + "/__init__.py": begin, name + "/" + library: wheeltest.Library(t, imports...),
+	}})
+}
+
+const module = "_c.cpython-311-x86_64-linux-gnu.so"
+
+// Before the switch a node loads the machine code of every package. What cannot be loaded there refuses the environment; what a
+// node without MPI and GPU lacks, and a part of a package that no import needs, is a note.
+func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	x.native(t, "overmpi", "", module, wheeltest.Import{Function: "MPI_Init", Library: "libmpi.so.12"})
+	x.native(t, "overgpu", "import ctypes, os\nctypes.CDLL(os.path.join(os.path.dirname(__file__), '"+module+"'))\n", module,
+		wheeltest.Import{Function: "cuInit", Library: "libcuda.so.1"})
+	x.native(t, "optional", "", module, wheeltest.Import{Function: "pool", Library: "libnowhere-pool.so.12"})
+	x.native(t, "plugin", "", "libplugin.so", wheeltest.Import{Function: "of_the_program_that_loads_it"})
+	h, s := host(t, "gpu1", sshtest.Options{})
+	l, files := x.lock(t, "name: train\npython: 3.11\nrequirements: [overmpi, overgpu, optional, plugin]\n")
+	opt := options(t, l, files, []*sshtest.Server{s}, h)
+	var said bytes.Buffer
+	opt.Reporter = ui.New(&said, ui.Options{})
+	r := run(t, t.Context(), opt)
+	if r.Err() != nil || r.Nodes[0].Status != report.OK {
+		t.Fatalf("%v: want OK, with notes", r.Err())
+	}
+	for _, want := range []string{"overmpi: ", "libmpi.so.12", "overgpu: ", "libcuda.so.1", "optional: ", "libnowhere-pool.so.12"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("no note has %q:\n%s", want, said.String())
+		}
+	}
+	if strings.Contains(said.String(), "plugin: ") {
+		t.Errorf("a plugin gets its symbols from the program that loads it: no note\n%s", said.String())
+	}
+	before := current(t, s)
+
+	x.native(t, "unfinished", "", module, wheeltest.Import{Function: "nowhere"})
+	x.native(t, "lacking", "import ctypes, os\nctypes.CDLL(os.path.join(os.path.dirname(__file__), '"+module+"'))\n", module,
+		wheeltest.Import{Function: "f", Library: "libnowhere.so.1"})
+	x.native(t, "oftorch", "", "libops.so", wheeltest.Import{Function: "_ZN3c105ErrorC1Ev"})
+	x.native(t, "crashing", "import os\nos.kill(os.getpid(), 11)\n", module)
+	x.native(t, "mpi", "", module, wheeltest.Import{Function: "MPI_Init", Library: "libmpi.so.12"})
+	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [unfinished, lacking, oftorch, crashing, mpi]\n")
+	r = run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
+	n := r.Nodes[0]
+	if n.Status != report.Failed || n.Step != "verify" || n.Hint == "" || current(t, s) != before {
+		t.Errorf("%s at %s, current is %s, was %s: want a failed verify and the old environment", n.Status, n.Step, current(t, s), before)
+	}
+	for _, want := range []string{
+		"undefined symbol: nowhere", "libnowhere.so.1: cannot open shared object file", "undefined symbol: _ZN3c105ErrorC1Ev",
+		"crashing: import crashing: killed by signal 11",
+	} {
+		if !strings.Contains(n.Error, want) {
+			t.Errorf("%q: want %q", n.Error, want)
+		}
+	}
+	if strings.Contains(n.Error, "mpi: ") {
+		t.Errorf("%q: a node without MPI is no error", n.Error)
+	}
+}
+
+// A wheel of an index is compared with the nodes by what its files show, whatever its name promises.
+func TestContentOfIndexWheelsDecides(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	x.native(t, "toonew", "", module, wheeltest.Import{Function: "f", Library: "libc.so.6", Version: "GLIBC_2.99"})
+	h, s := host(t, "gpu1", sshtest.Options{})
+	l, files := x.lock(t, "name: train\npython: 3.11\nrequirements: [alpha, toonew]\n")
+	d := envdeploy.New(options(t, l, files, []*sshtest.Server{s}, h))
+	defer d.Close()
+	plan, err := d.Survey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := plan.Nodes[0]
+	if p.Action != change.Refuse || !p.Unfit || p.Hint == "" || !strings.HasPrefix(strings.Join(p.Reasons, "; "), "toonew 1.0: needs glibc 2.99") {
+		t.Errorf("%s, %q, hint %q: want a refusal that names toonew and its glibc", p.Action, p.Reasons, p.Hint)
+	}
+}
