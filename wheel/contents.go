@@ -162,7 +162,35 @@ func (c Contents) ManifestFor(platform, file string) Manifest {
 	}
 	m := c.Manifest()
 	m.Name = file
+	if !c.IsDeepSpeed() {
+		c.Extensions = c.imported()
+		f := c.Floors()
+		m.CPU, m.Glibc, m.GLIBCXX = string(c.CPU()), f.Glibc, f.GLIBCXX
+	}
 	return m
+}
+
+// imported returns the extensions that an import of the package may load: modules, and what they need of the wheel. Of other
+// libraries a wheel may have several, and choose one by the machine (bitsandbytes has them for CUDA, ROCm and XPU). Only a load
+// tells which, unless there is but one.
+func (c Contents) imported() []Extension {
+	var found []Extension
+	for _, e := range c.Extensions {
+		if name := path.Base(e.Path); !strings.HasPrefix(name, "lib") && strings.HasSuffix(name, ".so") {
+			found = append(found, e)
+		}
+	}
+	if len(c.Extensions) == 1 {
+		return c.Extensions
+	}
+	for i := 0; i < len(found); i++ { // found grows
+		for _, e := range c.Extensions {
+			if slices.Contains(found[i].Needs, path.Base(e.Path)) && !slices.ContainsFunc(found, func(o Extension) bool { return o.Path == e.Path }) {
+				found = append(found, e)
+			}
+		}
+	}
+	return found
 }
 
 // cxx11ABI reports whether the extensions use torch with the std::string of GCC 5 and later. It is true unless an extension

@@ -39,9 +39,10 @@ All files of the lockfile are collected first, and all nodes are probed; nodes
 that the lockfile does not cover are rejected before anything is sent. Each
 remaining node receives the wheels that it lacks, and uv creates the new
 environment there from these files only, next to the current one. Every file is
-compared with its wheel and every op is loaded before the node switches to the
-new environment by renaming a symbolic link. If a step fails or the run is
-interrupted, the old environment stays in use. Deploys are idempotent.
+compared with its wheel, and every op and every other package with machine code
+is loaded, before the node switches to the new environment by renaming a
+symbolic link. If a step fails or the run is interrupted, the old environment
+stays in use. Deploys are idempotent.
 
 By default, nodes whose current environment is in use are rejected; --in-use
 changes this.`,

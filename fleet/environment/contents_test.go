@@ -35,6 +35,7 @@ func TestLockReadsLocalWheels(t *testing.T) {
 		"this glibc":                          {native, own, glibc, "", newer, ""},
 		"torch of another CUDA":               {native, own, ofTorch, "2.15.0", old, "built for CUDA 12, but this node's torch is built for 13.2"},
 		"torch of this CUDA":                  {native, own, ofTorch, "2.10.0", old, ""},
+		"one library":                         {native, "fast/libfast.so", glibc, "", old, "needs glibc 2.34, but this node has 2.28"},
 		"no torch":                            {native, own, ofTorch, "", old, "uses torch, but this node's environment has no torch"},
 		"another machine":                     {native, own, string(alien), "", old, "built for aarch64, but this node is x86_64"},
 		"another Python":                      {native, strings.Replace(own, "311", "310", 1), wheeltest.Library(t), "", old, "built for Python 3.10"},

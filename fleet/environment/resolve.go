@@ -223,7 +223,8 @@ func (s *Spec) checkLocals(ctx context.Context, set Set, all []File) error {
 		if f := set.File(l.Name); f == nil || f.Path != l.Path || wheel.IsTorchPackage(l.Name) {
 			continue
 		}
-		c, err := wheel.Inspect(ctx, l.Path)
+		facts := set.Platform.facts(s.Python)
+		m, err := manifestOf(ctx, l, facts.Platform)
 		if ctx.Err() != nil {
 			return err
 		}
@@ -231,13 +232,22 @@ func (s *Spec) checkLocals(ctx context.Context, set Set, all []File) error {
 			problems.Add(s.Wheels[at].At, fault.Hint(err), "%v", err)
 			continue
 		}
-		facts := set.Platform.facts(s.Python)
-		if v := tables.FitTorch(c.ManifestFor(facts.Platform, l.File), facts, set.Torch()); !v.OK() {
+		if v := tables.FitTorch(m, facts, set.Torch()); !v.OK() {
 			problems.Add(s.Wheels[at].At, "list a wheel of "+l.Name+" for these nodes and this torch, or another torch",
 				"%s does not run on %s: %s", l.File, set.Platform, strings.Join(v.Reasons, "; "))
 		}
 	}
 	return problems.Err()
+}
+
+// manifestOf describes a local wheel for nodes of a platform: DeepSpeed's by its manifest, if it has one.
+func manifestOf(ctx context.Context, l File, platform string) (wheel.Manifest, error) {
+	if l.Name == "deepspeed" {
+		w, _, err := wheel.Load(ctx, l.Path)
+		return w.Manifest, err
+	}
+	c, err := wheel.Inspect(ctx, l.Path)
+	return c.ManifestFor(platform, l.File), err
 }
 
 func indexOf(files []File, name string) int {

@@ -36,7 +36,9 @@ class Package:
             path, base = os.path.join(site, row[0]), os.path.basename(row[0])
             if row[0].startswith("..") or not (base.endswith(".so") or ".so." in base) or content(path, 4) != b"\x7fELF":
                 continue
-            module = any(base.endswith(s) for s in EXTENSION_SUFFIXES if s != ".so") or base.count(".") == 1 and not base.startswith("lib")
+            if ".cpython-" in base and not base.endswith(EXTENSION_SUFFIXES[0]):
+                continue  # for another Python
+            module = base.endswith(".so") and not base.startswith("lib")
             self.files.append((path, row[0], module))
             top = row[0].split("/")[0]
             if top != base and os.path.isfile(os.path.join(site, top, "__init__.py")):
@@ -70,34 +72,31 @@ class Package:
             try:
                 with_torch(lambda: importlib.import_module(top))
             except BaseException as e:
-                kind = judge(str(e), True, owned) if isinstance(e, (ImportError, OSError)) else "note"
-                say(kind or "note", "import %s: %s: %s" % (top, type(e).__name__, e))
+                kind = judge(str(e), True, owned, imports=True) if isinstance(e, (ImportError, OSError)) else "note"
+                say(kind, "import %s: %s: %s" % (top, type(e).__name__, e))
         say("doing", "")  # a library that nothing has imported may end this process
         for path, short, module in self.files:
             try:
                 with_torch(lambda: ctypes.CDLL(path))
             except OSError as e:
-                kind = judge(str(e), module, owned, imported=bool(self.tops))
+                kind = judge(str(e), module, owned)
                 if kind:
                     say(kind, "%s: %s" % (short, str(e).replace(path + ": ", "")))
 
 
-def judge(words, module, owned, imported=False):
-    """Whether the loader's words are a refusal, a note or, for a library that is not a module, nothing: what loads it later may
-    define its symbols, and most parts of a package are not needed by an import of it."""
+def judge(words, module, owned, imports=False):
+    """Whether the loader's words about an import, a module or another library are a refusal, a note or, for another library, nothing:
+    what loads it later may define its symbols, and most such parts of a package are not needed by an import of it."""
     undefined, missing = UNDEFINED.search(words), MISSING.search(words)
-    if VERSION.search(words):
+    if undefined and OF_TORCH.match(undefined.group(1)):
         return "refused"
-    if undefined:
-        return "refused" if module or OF_TORCH.match(undefined.group(1)) else ""
-    if not missing:
-        return "note"
-    library = missing.group(1)
-    if OF_HARDWARE.match(library):
-        return "note"
-    if imported:  # no import has needed it
-        return "refused" if module and library in owned else "note"
-    return "refused"
+    if not module:
+        return ""
+    if undefined or VERSION.search(words):
+        return "refused"
+    if missing and not OF_HARDWARE.match(missing.group(1)) and (imports or missing.group(1) in owned):
+        return "refused"
+    return "note"
 
 
 def child(package, owned, out):
