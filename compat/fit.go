@@ -77,7 +77,7 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 	return c.Verdict
 }
 
-// FitTorch is Fit for a node that gets this torch of a package index, such as 2.10.0 or 2.10.0+cu126; none if it is empty.
+// FitTorch is Fit for a node that gets this torch of a package index, such as 2.10.0 or 2.10.0+cu126, or no torch if it is empty.
 func (t *Tables) FitTorch(m wheel.Manifest, f node.Facts, torch string) Verdict {
 	release, local, _ := strings.Cut(torch, "+")
 	f.Torch, f.TorchCUDA, f.CXX11ABI = release, t.TorchCUDA(torch, machineOf(f.Platform)), nil

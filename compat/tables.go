@@ -99,7 +99,7 @@ type GPU struct {
 type Drivers struct {
 	Arch  string `json:"arch"`
 	First string `json:"first"` // oldest driver
-	Last  string `json:"last"`  // last branch, its first number; empty while it goes on
+	Last  string `json:"last"`  // last branch, its first number; empty if there is none yet
 }
 
 // Base is a BuildHost that dsbuild knows by the name of its image.

@@ -31,7 +31,7 @@ type BuildHost struct {
 	GCCs     []string `json:"gccs"`            // majors, likewise
 	CUDA     string   `json:"cuda,omitempty"`  // X.Y of the CUDA toolkit with nvcc that is there
 	CUDAHome string   `json:"cuda_home,omitempty"`
-	Runtime  string   `json:"-"`                 // X.Y of the CUDA that is there without nvcc
+	Runtime  string   `json:"-"`                 // X.Y of its CUDA without nvcc
 	Machine  string   `json:"machine,omitempty"` // uname -m; "" is x86_64
 	// its distribution also has compilers for aarch64, and packages for it at the same address
 	Cross bool `json:"cross,omitempty"`

@@ -37,7 +37,7 @@ func pythonOf(tags []string) string {
 	return ""
 }
 
-// modulesPython returns the only Python, X.Y, that the names of extension modules are for; "" if there is not one.
+// modulesPython returns the only Python, X.Y, that the names of extension modules are for. It returns "" if there is not one.
 func (c Contents) modulesPython() string {
 	found := ""
 	for _, e := range c.Extensions {

@@ -54,7 +54,7 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	if modules := c.modulesPython(); modules != "" && c.Python != "" && !slices.ContainsFunc(c.Tags, func(tag string) bool {
 		return strings.HasPrefix(tag, "cp"+strings.ReplaceAll(modules, ".", "")+"-") || strings.Contains(tag, "-abi3-")
 	}) {
-		c.Python = modules // whatever the tags say
+		c.Python = modules // the tags are wrong
 	}
 	version := c.Version
 	if addsLocal(a.file.Version, version) {

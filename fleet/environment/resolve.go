@@ -212,7 +212,7 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 }
 
 // checkLocals reports the local wheels of a set that do not run on its nodes, as their files show, with the torch of the set. all
-// are those of openLocals. Wheels of an index are not here yet: they are compared with the nodes before a deploy.
+// is the result of openLocals. Wheels of an index are not here yet: they are compared with the nodes before a deploy.
 func (s *Spec) checkLocals(ctx context.Context, set Set, all []File) error {
 	tables, err := compat.NewTables()
 	if err != nil {

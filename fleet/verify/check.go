@@ -111,8 +111,8 @@ func LoadPackages(ctx context.Context, n *fleet.Node, python string, files map[s
 	var answer struct {
 		Package string `json:"package"` // that is loaded next
 		Loaded  *struct {
-			Refused []string `json:"refused"`
-			Notes   []string `json:"notes"`
+			Errors []string `json:"errors"`
+			Notes  []string `json:"notes"`
 		} `json:"loaded"`
 	}
 	script := node.Script{Python: python, Program: packageProgram, Request: request}
@@ -124,8 +124,8 @@ func LoadPackages(ctx context.Context, n *fleet.Node, python string, files map[s
 		return err
 	case answer.Loaded == nil:
 		return noAnswer()
-	case len(answer.Loaded.Refused) > 0:
-		return fault.WithHint(node.NewNodeError(strings.Join(answer.Loaded.Refused, "; ")),
+	case len(answer.Loaded.Errors) > 0:
+		return fault.WithHint(node.NewNodeError(strings.Join(answer.Loaded.Errors, "; ")),
 			"use a wheel of this package that was built for these nodes and their torch, or install what it needs on the node")
 	}
 	for _, note := range answer.Loaded.Notes {

@@ -1,4 +1,4 @@
-"""Loads the machine code of installed packages, each in a process of its own with bounds on time and memory, as a job that
+"""Loads the machine code of installed packages, each in a separate process with bounds on time and memory, as a job that
 imports them would. Writes nothing, not even byte code."""
 import os
 import re
@@ -50,7 +50,7 @@ class Package:
         self.tops = sorted(tops)
 
     def load(self, owned, say):
-        """Imports the package and loads its libraries. Calls say with ("refused" or "note", words)."""
+        """Imports the package and loads its libraries. Calls say with the kind of a finding and words."""
         import ctypes
         import importlib
 
@@ -85,17 +85,17 @@ class Package:
 
 
 def judge(words, module, owned, imports=False):
-    """Whether the loader's words about an import, a module or another library are a refusal, a note or, for another library, nothing:
+    """Whether the loader's words about an import, a module or another library are an error, a note or, for another library, nothing:
     what loads it later may define its symbols, and most such parts of a package are not needed by an import of it."""
     undefined, missing = UNDEFINED.search(words), MISSING.search(words)
     if undefined and OF_TORCH.match(undefined.group(1)):
-        return "refused"
+        return "error"
     if not module:
         return ""
     if undefined or VERSION.search(words):
-        return "refused"
+        return "error"
     if missing and not OF_HARDWARE.match(missing.group(1)) and (imports or missing.group(1) in owned):
-        return "refused"
+        return "error"
     return "note"
 
 
@@ -146,23 +146,23 @@ def load(package, owned, limit):
         pass
     status = os.waitpid(pid, 0)[1]
     said = [tuple(line.split("\t", 1)) for line in data.decode("utf-8", "replace").splitlines() if "\t" in line]
-    found, doing = [s for s in said if s[0] in ("refused", "note")], ([""] + [w for k, w in said if k == "doing"])[-1]
+    found, doing = [s for s in said if s[0] in ("error", "note")], ([""] + [w for k, w in said if k == "doing"])[-1]
     if late:
         found.append(("note", "%s did not end within %d s" % (doing or "loading its libraries", limit)))
     elif os.WIFSIGNALED(status) and ("done", "") not in said:
         number = os.WTERMSIG(status)
         ill = number == signal.SIGILL
         if ill or doing:
-            found.append(("refused", "%s: killed by signal %d%s" % (doing or "loading its libraries", number, ", an instruction that this CPU does not have" if ill else "")))
+            found.append(("error", "%s: killed by signal %d%s" % (doing or "loading its libraries", number, ", an instruction that this CPU does not have" if ill else "")))
     return found
 
 
 def load_all(names):
-    """Loads the packages with machine code among these names. Returns what refuses them and notes, in words."""
+    """Loads the packages with machine code among these names. Returns errors and notes, in words."""
     infos = dict(named_infos())
     packages = [p for p in (Package(name, infos[name]) for name in sorted(names) if name in infos) if p.files]
     owned = {os.path.basename(short) for p in (Package(n, i) for n, i in infos.items()) for _, short, _ in p.files}
-    result, end = {"refused": [], "note": []}, time.monotonic() + ALL_LIMIT
+    result, end = {"error": [], "note": []}, time.monotonic() + ALL_LIMIT
     for package in packages:
         emit({"package": package.name})
         left = end - time.monotonic()
@@ -175,4 +175,4 @@ def load_all(names):
 def main():
     sys.dont_write_bytecode = True
     result = without_compiler(lambda: load_all(REQUEST["packages"]))
-    emit({"loaded": {"refused": result["refused"][:20], "notes": result["note"][:20]}})
+    emit({"loaded": {"errors": result["error"][:20], "notes": result["note"][:20]}})
