@@ -512,11 +512,11 @@ func olderMinor(a, b string) bool {
 
 // buildHint returns the command for a wheel that would fit, or another remedy.
 func (c *fitCheck) buildHint() string {
-	if _, hint := unusable(c.f); hint != "" {
-		return hint
-	}
 	if c.other != "" {
 		return "use a wheel of " + c.other + " that was built for these nodes and their torch"
+	}
+	if _, hint := unusable(c.f); hint != "" {
+		return hint
 	}
 	var want wheel.Request
 	release, _, _ := strings.Cut(c.m.Version, "+")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"slices"
 
 	"github.com/dsbuild/dsbuild/wheel/elf"
@@ -77,19 +78,38 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 	case o.Machine == Arm:
 		e.CPU = CPU{Max: CPUArm, Requires: CPUArm, Beyond: s.arm.needed()}
 	case o.Machine == X86:
-		// The instruction set that the executable sections use. told: the object asks the CPU by
-		// other means than instructions of its own.
-		told := o.IFuncs || len(o.AsksCPU) > 0
 		_ = s.code.Close() // never fails
-		u := s.code.Usage()
-		c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: append([]string{}, u.Beyond...)}
-		c.Requires = c.Max
-		if c.Dispatch {
-			c.Requires = baseLevel(u)
-		}
-		e.CPU = c
+		e.usage, e.told = s.code.Usage(), o.IFuncs || len(o.AsksCPU) > 0
+		e.CPU = cpuOf(e.usage, e.told)
 	}
 	return e
+}
+
+// cpuOf describes the instruction set that code uses. told: it asks the CPU by other means than its instructions.
+func cpuOf(u x86.Usage, told bool) CPU {
+	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: append([]string{}, u.Beyond...)}
+	c.Requires = c.Max
+	if c.Dispatch {
+		c.Requires = baseLevel(u)
+	}
+	return c
+}
+
+// askLibraries finds the extensions that let a library of the wheel ask the CPU for them: libavcodec asks libavutil.
+func askLibraries(all []Extension) {
+	asks := map[string]bool{} // by the file's name
+	for _, e := range all {
+		asks[path.Base(e.Path)] = e.told || e.usage.CPUID && e.usage.XGETBV
+	}
+	for changed := true; changed; {
+		changed = false
+		for i, e := range all {
+			if !e.told && e.Machine == X86 && e.Unread == "" && slices.ContainsFunc(e.Needs, func(name string) bool { return asks[name] }) {
+				all[i].told, all[i].CPU = true, cpuOf(e.usage, true)
+				asks[path.Base(e.Path)], changed = true, true
+			}
+		}
+	}
 }
 
 // archs joins the sections. A linked object also holds the linker's input. The SASS of that input

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/wheel/elf"
+	"github.com/dsbuild/dsbuild/wheel/x86"
 )
 
 // Contents is the content of a wheel as its files show it. No field is taken from a manifest.
@@ -57,6 +58,8 @@ type Extension struct {
 	// Unread says which part could not be read, and why; mostly empty.
 	Unread string `json:"unread"`
 	align  uint64 // see elf.Object
+	usage  x86.Usage
+	told   bool // see cpuOf
 }
 
 // CPU is the instruction set an extension uses.

@@ -119,6 +119,7 @@ func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 			extensions = append(extensions, *e)
 		}
 	}
+	askLibraries(extensions)
 	slices.SortFunc(extensions, func(a, b Extension) int { return strings.Compare(a.Path, b.Path) })
 	return extensions, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -69,6 +71,45 @@ func TestInspectDispatch(t *testing.T) {
 		c := inspect(t, wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{Ops: []wheeltest.Op{{Name: "x", Code: code}}}))
 		if got := c.Extensions[0].CPU.Requires; got != want || c.CPU() != want {
 			t.Errorf("%q requires %s, want %s", code, got, want)
+		}
+	}
+}
+
+// A library that lets another one of the wheel ask the CPU needs no more than that one: libavcodec of FFmpeg asks libavutil.
+func TestInspectDispatchByLibrary(t *testing.T) {
+	dir := t.TempDir()
+	asm := func(name, code string, args ...string) string {
+		t.Helper()
+		source, object := filepath.Join(dir, name+".s"), filepath.Join(dir, name)
+		if err := os.WriteFile(source, []byte(code+"\nret\n.section .note.GNU-stack,\"\",@progbits\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		args = append([]string{"-shared", "-nostdlib", "-Wl,-soname," + name, "-Wl,--no-as-needed", "-o", object, source}, args...)
+		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return object
+	}
+	const code = "vaddps %zmm1, %zmm2, %zmm3\nvaddps %ymm1, %ymm2, %ymm3\naddps %xmm1, %xmm2"
+	util := asm("libutil.so.1", "cpuid\nxgetbv")
+	files := map[string]string{"a-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: a\nVersion: 1\n", "a-1.dist-info/WHEEL": "Wheel-Version: 1.0\n"}
+	codec := asm("libcodec.so.1", code, util)
+	for _, path := range []string{util, codec, asm("libformat.so.1", code, codec), asm("libother.so.1", code)} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["a.libs/"+filepath.Base(path)] = string(data)
+	}
+	path := filepath.Join(dir, "a-1-py3-none-any.whl")
+	wheeltest.Write(t, path, files)
+	for _, e := range inspect(t, path).Extensions {
+		want := wheel.CPUv1
+		if e.Path == "a.libs/libother.so.1" {
+			want = wheel.CPUv4
+		}
+		if e.CPU.Requires != want {
+			t.Errorf("%s requires %s, want %s", e.Path, e.CPU.Requires, want)
 		}
 	}
 }

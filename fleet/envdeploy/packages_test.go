@@ -59,7 +59,7 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 	x.native(t, "oftorch", "", "libops.so", wheeltest.Import{Function: "_ZN3c105ErrorC1Ev"})
 	x.native(t, "crashing", "import os\nos.kill(os.getpid(), 11)\n", module)
 	x.native(t, "mpi", "", module, wheeltest.Import{Function: "MPI_Init", Library: "libmpi.so.12"})
-	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [unfinished, lacking, oftorch, crashing, mpi]\n")
+	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [unfinished, lacking, oftorch, crashing, mpi, torch]\n")
 	r = run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
 	n := r.Nodes[0]
 	if n.Status != report.Failed || n.Step != "verify" || n.Hint == "" || current(t, s) != before {
