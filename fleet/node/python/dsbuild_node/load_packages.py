@@ -54,6 +54,17 @@ class Package:
         import ctypes
         import importlib
 
+        def load_library(path, owned, most=20):
+            """Loads a library, after those of the environment that it needs and the loader does not find: packages load them first."""
+            try:
+                ctypes.CDLL(path)
+            except OSError as e:
+                first = owned.get((MISSING.findall(str(e)) or [""])[0])
+                if not first or not most:
+                    raise
+                load_library(first, {n: p for n, p in owned.items() if p != first}, most - 1)
+                load_library(path, owned, most - 1)
+
         def with_torch(do):
             """Does it again after an import of torch, if it needs one of torch's libraries, as most extensions of torch do."""
             try:
@@ -67,19 +78,22 @@ class Package:
                 pass
             return do()
 
+        broken = False  # an import has failed, and the words may not say for which library
         for top in self.tops:
             say("doing", "import %s" % top)
             try:
                 with_torch(lambda: importlib.import_module(top))
             except BaseException as e:
-                kind = judge(str(e), True, owned, imports=True) if isinstance(e, (ImportError, OSError)) else "note"
+                of_loader = isinstance(e, (ImportError, OSError)) and not isinstance(e, ModuleNotFoundError)
+                kind = judge(str(e), True, owned, imports=True) if of_loader else "note"
+                broken = broken or of_loader and not OF_HARDWARE.search(str(e))
                 say(kind, "import %s: %s: %s" % (top, type(e).__name__, e))
         say("doing", "")  # a library that nothing has imported may end this process
         for path, short, module in self.files:
             try:
-                with_torch(lambda: ctypes.CDLL(path))
+                with_torch(lambda: load_library(path, owned))
             except OSError as e:
-                kind = judge(str(e), module, owned)
+                kind = judge(str(e), module, owned, imports=broken)
                 if kind:
                     say(kind, "%s: %s" % (short, str(e).replace(path + ": ", "")))
 
@@ -161,7 +175,7 @@ def load_all(names):
     """Loads the packages with machine code among these names. Returns errors and notes, in words."""
     infos = dict(named_infos())
     packages = [p for p in (Package(name, infos[name]) for name in sorted(names) if name in infos) if p.files]
-    owned = {os.path.basename(short) for p in (Package(n, i) for n, i in infos.items()) for _, short, _ in p.files}
+    owned = {os.path.basename(path): path for p in (Package(n, i) for n, i in infos.items()) for path, _, _ in p.files}
     result, end = {"error": [], "note": []}, time.monotonic() + ALL_LIMIT
     for package in packages:
         emit({"package": package.name})
