@@ -73,7 +73,7 @@ class Package:
                 if not WITHOUT_TORCH.search(str(e)) and not any(OF_TORCH.match(s) for s in UNDEFINED.findall(str(e))):
                     raise
             try:
-                import torch  # noqa: F401
+                importlib.import_module("torch")
             except ImportError:
                 pass
             return do()
