@@ -124,5 +124,8 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 	if err == nil {
 		opt.Files, err = envdeploy.OpenFiles(ctx, opt.Lock, paths)
 	}
+	if err == nil {
+		err = opt.Files.ReadManifests(ctx, opt.Lock, c.Sums)
+	}
 	return opt, err
 }

@@ -106,7 +106,7 @@ func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 	}
 	return d.survey(ctx, func(known []ProbeResult) (Plan, error) {
 		return planNodes(known, PlanOptions{
-			Lock: d.opt.Lock, Wheels: files.Wheels, Contents: files.Contents, Unpacked: files.Unpacked, Force: d.opt.Force,
+			Lock: d.opt.Lock, Wheels: files.Wheels, Manifests: files.Manifests, Unpacked: files.Unpacked, Force: d.opt.Force,
 		})
 	})
 }

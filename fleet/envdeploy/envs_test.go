@@ -87,6 +87,9 @@ func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envdeploy.Fi
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := files.ReadManifests(t.Context(), l, environment.Sums{}); err != nil {
+		t.Fatal(err)
+	}
 	return l, files
 }
 

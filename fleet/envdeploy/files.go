@@ -21,18 +21,18 @@ import (
 
 // Files are the files of a lock on this machine.
 type Files struct {
-	Paths    map[string]string         // by sha256; each file was compared with the lock
-	Wheels   map[string]*wheel.Loaded  // the wheels of DeepSpeed among them
-	Unpacked map[string]int64          // bytes that each needs once it is installed
-	Digests  map[string]string         // of the files that each installs into site-packages
-	Contents map[string]wheel.Contents // of those with machine code, without torch and its packages
+	Paths     map[string]string         // by sha256; each file was compared with the lock
+	Wheels    map[string]*wheel.Loaded  // the wheels of DeepSpeed among them
+	Unpacked  map[string]int64          // bytes that each needs once it is installed
+	Digests   map[string]string         // of the files that each installs into site-packages
+	Manifests map[string]wheel.Manifest // what other wheels show of the nodes that they run on; see ReadManifests
 }
 
 // OpenFiles reads files that were collected. It refuses wheels that would write what is not theirs.
 func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string) (*Files, error) {
 	f := &Files{
 		Paths: paths, Wheels: map[string]*wheel.Loaded{},
-		Unpacked: map[string]int64{}, Digests: map[string]string{}, Contents: map[string]wheel.Contents{},
+		Unpacked: map[string]int64{}, Digests: map[string]string{},
 	}
 	written := map[string]map[string]string{} // by the sha256 of a wheel
 	for _, set := range l.Sets {
@@ -52,7 +52,7 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 				continue
 			}
 			var err error
-			if written[file.SHA256], err = f.open(ctx, file, at, l.Python); err != nil {
+			if written[file.SHA256], err = f.open(file, at, l.Python); err != nil {
 				return nil, err
 			}
 		}
@@ -70,8 +70,27 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 	return f, nil
 }
 
+// ReadManifests reads the machine code of the wheels of each set, but for DeepSpeed's, which has a manifest of its own, and torch and
+// its packages, which are chosen by version.
+func (f *Files) ReadManifests(ctx context.Context, l *environment.Lock, sums environment.Sums) error {
+	f.Manifests = map[string]wheel.Manifest{}
+	for _, set := range l.Sets {
+		for _, file := range set.Files {
+			at, key := f.Paths[file.SHA256], file.SHA256+set.Machine
+			if _, done := f.Manifests[key]; done || at == "" || f.Wheels[file.SHA256] != nil || wheel.IsTorchPackage(file.Name) {
+				continue
+			}
+			var err error
+			if f.Manifests[key], err = sums.Manifest(ctx, at, file, "linux_"+set.Machine); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // open reads the wheel of a file, and returns what it writes.
-func (f *Files) open(ctx context.Context, file environment.File, at, python string) (map[string]string, error) {
+func (f *Files) open(file environment.File, at, python string) (map[string]string, error) {
 	a, err := wheel.Open(at)
 	if err != nil {
 		return nil, err
@@ -92,15 +111,6 @@ func (f *Files) open(ctx context.Context, file environment.File, at, python stri
 	}
 	if f.Digests[file.SHA256], err = installedDigest(a, python); err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Base(at), err)
-	}
-	if file.Name != "" && !wheel.IsTorchPackage(file.Name) {
-		c, err := a.Inspect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if len(c.Extensions) > 0 {
-			f.Contents[file.SHA256] = c
-		}
 	}
 	return wheel.Written(a)
 }

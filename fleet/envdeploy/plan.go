@@ -101,12 +101,12 @@ type ProbeResult struct {
 
 // PlanOptions are the settings of NewPlan.
 type PlanOptions struct {
-	Lock     *environment.Lock
-	Wheels   map[string]*wheel.Loaded  // the wheel of DeepSpeed by its sha256
-	Contents map[string]wheel.Contents // of the wheels with machine code, by their sha256
-	Unpacked map[string]int64          // bytes that each file needs once it is installed, by its sha256
-	Force    bool
-	InUse    change.InUse
+	Lock      *environment.Lock
+	Wheels    map[string]*wheel.Loaded  // the wheel of DeepSpeed by its sha256
+	Manifests map[string]wheel.Manifest // as in Files
+	Unpacked  map[string]int64          // bytes that each file needs once it is installed, by its sha256
+	Force     bool
+	InUse     change.InUse
 }
 
 // NewPlan decides the action on each node. It is pure.
@@ -244,11 +244,11 @@ func fit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOpti
 			reasons, try = append(reasons, v.Reasons...), cmp.Or(v.Hint(), try)
 			continue
 		}
-		c, ok := opt.Contents[file.SHA256]
+		m, ok := opt.Manifests[file.SHA256+set.Machine]
 		if !ok {
 			continue
 		}
-		v := tables.FitTorch(c.ManifestFor(f.Platform, file.File), f, set.Torch())
+		v := tables.FitTorch(m, f, set.Torch())
 		prefix := func(text string) string { return file.Name + " " + file.Version + ": " + text }
 		reasons, notes = append(reasons, lists.Map(v.Reasons, prefix)...), append(notes, lists.Map(v.Notes, prefix)...)
 		try = cmp.Or(try, v.Hint())

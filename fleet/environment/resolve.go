@@ -57,7 +57,7 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Platform, old *L
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", k, err)
 		}
-		if err := s.checkLocals(ctx, set, locals); err != nil {
+		if err := r.checkLocals(ctx, s, set, locals); err != nil {
 			return nil, err
 		}
 		for i := range set.Files {
@@ -213,7 +213,7 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 
 // checkLocals reports the local wheels of a set that do not run on its nodes, as their files show, with the torch of the set. all
 // is the result of openLocals. Wheels of an index are not here yet: they are compared with the nodes before a deploy.
-func (s *Spec) checkLocals(ctx context.Context, set Set, all []File) error {
+func (r Resolver) checkLocals(ctx context.Context, s *Spec, set Set, all []File) error {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (s *Spec) checkLocals(ctx context.Context, set Set, all []File) error {
 			continue
 		}
 		facts := set.Platform.facts(s.Python)
-		m, err := manifestOf(ctx, l, facts.Platform)
+		m, err := r.manifestOf(ctx, l, facts.Platform)
 		if ctx.Err() != nil {
 			return err
 		}
@@ -241,13 +241,12 @@ func (s *Spec) checkLocals(ctx context.Context, set Set, all []File) error {
 }
 
 // manifestOf describes a local wheel for nodes of a platform: DeepSpeed's by its manifest, if it has one.
-func manifestOf(ctx context.Context, l File, platform string) (wheel.Manifest, error) {
+func (r Resolver) manifestOf(ctx context.Context, l File, platform string) (wheel.Manifest, error) {
 	if l.Name == "deepspeed" {
 		w, _, err := wheel.Load(ctx, l.Path)
 		return w.Manifest, err
 	}
-	c, err := wheel.Inspect(ctx, l.Path)
-	return c.ManifestFor(platform, l.File), err
+	return r.Collect.Sums.Manifest(ctx, l.Path, l, platform)
 }
 
 func indexOf(files []File, name string) int {

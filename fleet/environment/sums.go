@@ -1,8 +1,11 @@
 package environment
 
 import (
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +20,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Sums caches the SHA-256 of files: an environment with torch has gigabytes. The zero value caches nothing.
+// Sums caches the SHA-256 of files, and what their machine code needs of a node: an environment with torch has gigabytes. The
+// zero value caches nothing.
 type Sums struct {
 	Dir string // private to this user
 
@@ -50,6 +54,49 @@ func (s Sums) Sum(file string) (sum string, size int64, err error) {
 		s.removeUnused()
 	}
 	return sum, size, err
+}
+
+// Manifest describes the wheel f at path for nodes of a platform such as linux_x86_64, by its machine code. One program reads the
+// same bytes only once; f has their SHA-256, which the caller has compared.
+func (s Sums) Manifest(ctx context.Context, path string, f File, platform string) (wheel.Manifest, error) {
+	entry := s.manifestEntry(f, platform)
+	if known, err := os.ReadFile(entry); err == nil {
+		var m wheel.Manifest
+		sum, text, _ := bytes.Cut(known, []byte("\n"))
+		if digest := sha256.Sum256(text); hex.EncodeToString(digest[:]) == string(sum) && json.Unmarshal(text, &m) == nil {
+			now := time.Now()
+			os.Chtimes(entry, now, now) //nolint:errcheck // after a failure removeUnused removes the entry earlier
+			return m, nil
+		}
+	}
+	c, err := wheel.Inspect(ctx, path)
+	if err != nil {
+		return wheel.Manifest{}, err
+	}
+	m := c.ManifestFor(platform, f.File)
+	if text, err := json.Marshal(m); err == nil && entry != "" && os.MkdirAll(s.Dir, 0o700) == nil {
+		note := fmt.Sprintf("%x\n%s", sha256.Sum256(text), text)
+		atomicfile.Write(entry, strings.NewReader(note), 0o600) //nolint:errcheck // after a failure the wheel is read again
+		s.removeUnused()
+	}
+	return m, nil
+}
+
+// manifestEntry returns the path of the cache entry for a wheel's manifest. Another dsbuild may find something else in the same
+// bytes, so the running program is a part of the name.
+func (s Sums) manifestEntry(f File, platform string) string {
+	if s.Dir == "" {
+		return ""
+	}
+	program, err := os.Executable()
+	if err == nil {
+		program, _, err = s.Sum(program)
+	}
+	if err != nil {
+		return ""
+	}
+	id := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s", program, f.SHA256, f.File, platform))
+	return filepath.Join(s.Dir, hex.EncodeToString(id[:]))
 }
 
 // entry returns the path of the cache entry for a file in its current state. It returns "" if the file
