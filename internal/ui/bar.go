@@ -92,7 +92,7 @@ func (b *bar) lines(now time.Time, width int) []string {
 		// Neither call can fail: the writer is io.Discard and done is kept in bounds.
 		_ = b.drawing.Set64(min(max(b.done, 0), b.total))
 		_ = b.drawing.RenderBlank()
-		lines[0] = strings.TrimSpace(strings.Trim(b.drawing.String(), "\r"))
+		lines[0] = strings.TrimSpace(strings.Trim(b.drawing.String(), "\r")) + timeLeft(now.Sub(b.start), b.done, b.total)
 	}
 	for i, text := range b.text {
 		switch {
@@ -118,7 +118,7 @@ func (b *bar) heartbeat(now time.Time) string {
 		if b.total <= 0 {
 			return b.withDescription(fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start))))
 		}
-		return b.withDescription(fmt.Sprintf("%s: %d%%", b.title, b.printed))
+		return b.withDescription(fmt.Sprintf("%s: %d%%%s", b.title, b.printed, timeLeft(now.Sub(b.start), b.done, b.total)))
 	}
 	return ""
 }

@@ -62,6 +62,33 @@ func TestSignsOfLife(t *testing.T) {
 	})
 }
 
+// The jobs of a step's output are counted over its parts, with a guess of the time; other output is no progress.
+func TestJobsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{ASCII: true})
+		s := c.Step("compile")
+		s.Log("40 sources, 2 parallel jobs")
+		time.Sleep(30*time.Second + time.Millisecond)
+		s.Log("job 21 of 40 of cu12: core 1, 0.00 to 30.00 s, CPU 21.0 s, 912 MiB: csrc/a.cu") // 20 from the cache
+		s.Log("nanobind: reference counting")
+		time.Sleep(30 * time.Second)
+		s.Log("job 1 of 20 of cu13: core 2, 0.00 to 50.00 s, CPU 21.0 s, 912 MiB: csrc/b.cu")
+		s.Log("job 22 of 40 of cu12: core 1, 30.00 to 60.00 s, CPU 21.0 s, 912 MiB: link c_op.so")
+		s.Log("No CUDA runtime is found")
+		time.Sleep(30 * time.Second)
+		s.End(ui.Done, "")
+		c.Close()
+		want := "still running: compile, 30.0s: 40 sources, 2 parallel jobs\n" +
+			"still running: compile, 1m00s: 21 of 40 jobs, last csrc/a.cu\n" +
+			"still running: compile, 1m30s: 23 of 60 jobs, about 37 min left, last link c_op.so\n" +
+			"+ compile  1m30s\n"
+		if got := out.String(); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+}
+
 func TestPlainBar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -97,7 +124,7 @@ func TestPlainBarIsSeldom(t *testing.T) {
 		if got := strings.Count(out.String(), "\n"); got != 9 { // after 5, 15, 35, 65, 95 … 215 s
 			t.Errorf("%d lines in 4 minutes:\n%s", got, out.String())
 		}
-		if want := "deploying: 2%  7 of 9 nodes; slowest gpu1: put 3s; 1 failed: gpu2\n"; !strings.HasPrefix(out.String(), want) {
+		if want := "deploying: 2%, about 4 min left  7 of 9 nodes; slowest gpu1: put 3s; 1 failed: gpu2\n"; !strings.HasPrefix(out.String(), want) {
 			t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
 		}
 		b.Close()

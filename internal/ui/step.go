@@ -1,6 +1,9 @@
 package ui
 
 import (
+	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -11,6 +14,7 @@ type step struct {
 	title    string
 	start    time.Time
 	newest   string // the last line of output
+	jobs     jobs
 	reminded time.Time
 	ended    bool
 }
@@ -27,7 +31,66 @@ func (s *step) Log(line string) {
 		s.console.writeText(s.title + ": " + line)
 		return
 	}
-	s.newest = line
+	if at := jobLine.FindStringSubmatch(line); at != nil {
+		s.jobs.count(at, time.Now())
+	}
+	if s.jobs.parts == nil { // else their number shows more than other output
+		s.newest = line
+	}
+}
+
+// output describes what the step does now.
+func (s *step) output(now time.Time) string {
+	if s.jobs.parts == nil {
+		return s.newest
+	}
+	return s.jobs.text(now)
+}
+
+// jobLine matches the line of a finished compile job (pipeline/scripts/jobs.py): "job 3 of 40 of cu12: core 1, 12.3 to 34.5 s,
+// CPU 21.0 s, 912 MiB: csrc/adam/cpu_adam.cpp". Only several parts have names.
+var jobLine = regexp.MustCompile(`^job (\d{1,6}) of (\d{1,6})(?: of (\S+))?: .*: (\S[^:]*)$`)
+
+// jobs counts the jobs of a step, which may have several parts.
+type jobs struct {
+	parts map[string][2]int64 // ended and all, by part
+	first time.Time           // the first line, with as many ended jobs
+	ended int64
+	last  string // job that ended
+}
+
+func (j *jobs) count(line []string, now time.Time) {
+	if j.parts == nil {
+		j.parts, j.first = map[string][2]int64{}, now
+	}
+	ended, _ := strconv.ParseInt(line[1], 10, 64) // digits
+	all, _ := strconv.ParseInt(line[2], 10, 64)
+	if _, known := j.parts[line[3]]; !known {
+		j.ended += ended
+	}
+	j.parts[line[3]], j.last = [2]int64{ended, all}, line[4]
+}
+
+func (j *jobs) text(now time.Time) string {
+	var ended, all int64
+	for _, part := range j.parts {
+		ended, all = ended+part[0], all+part[1]
+	}
+	left := timeLeft(now.Sub(j.first), ended-j.ended, all-j.ended)
+	return fmt.Sprintf("%d of %d jobs%s, last %s", ended, all, left, j.last)
+}
+
+// timeLeft guesses the time for the rest of total from that for what is done: ", about 12 min left". It returns "" where nothing
+// is known, or less than a minute is left.
+func timeLeft(elapsed time.Duration, done, total int64) string {
+	if done <= 0 || done >= total {
+		return ""
+	}
+	left := elapsed.Minutes() / float64(done) * float64(total-done)
+	if left < 1 {
+		return ""
+	}
+	return fmt.Sprintf(", about %.0f min left", left)
 }
 
 // End prints the step's last line.
@@ -58,8 +121,8 @@ func (s *step) End(outcome Outcome, detail string) {
 func (s *step) lines(now time.Time, width int) []string {
 	spinner := s.console.marks.spinner
 	text := spinner[s.console.frame%len(spinner)] + " " + s.title + "  " + Duration(now.Sub(s.start))
-	if s.newest != "" {
-		text += "  " + s.newest
+	if output := s.output(now); output != "" {
+		text += "  " + output
 	}
 	return []string{truncateColumns(text, width)}
 }
@@ -70,8 +133,8 @@ func (s *step) heartbeat(now time.Time) string {
 	}
 	s.reminded = now
 	text := "still running: " + s.title + ", " + Duration(now.Sub(s.start).Round(time.Second))
-	if s.newest != "" {
-		text += ": " + truncateColumns(s.newest, plainLogWidth)
+	if output := s.output(now); output != "" {
+		text += ": " + truncateColumns(output, plainLogWidth)
 	}
 	return text
 }
