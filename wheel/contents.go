@@ -165,27 +165,54 @@ func (c Contents) ManifestFor(platform, file string) Manifest {
 	}
 	m := c.Manifest()
 	m.Name = file
-	if !c.IsDeepSpeed() {
-		c.Extensions = c.imported()
-		f := c.Floors()
-		m.CPU, m.Glibc, m.GLIBCXX = string(c.CPU()), f.Glibc, f.GLIBCXX
+	if c.IsDeepSpeed() {
+		return m
+	}
+	m.CPU, m.Glibc, m.GLIBCXX = "", "", ""
+	for i, all := range c.alternatives() {
+		c.Extensions = all
+		f, cpu := c.Floors(), c.CPU()
+		if i == 0 || CompareVersions(f.Glibc, m.Glibc) < 0 {
+			m.Glibc = f.Glibc
+		}
+		if i == 0 || CompareVersions(f.GLIBCXX, m.GLIBCXX) < 0 {
+			m.GLIBCXX = f.GLIBCXX
+		}
+		if i == 0 || CPULevel(m.CPU).Includes(cpu) {
+			m.CPU = string(cpu)
+		}
 	}
 	return m
 }
 
-// imported returns the extensions that an import of the package may load: modules, and what they need of the wheel. Of other
-// libraries a wheel may have several, and choose one by the machine (bitsandbytes has them for CUDA, ROCm and XPU). Only a load
-// tells which, unless there is but one.
-func (c Contents) imported() []Extension {
-	var found []Extension
+// alternatives returns what an import of the package loads: the modules with what they need of the wheel. In a wheel without
+// modules each library that no other one needs is an alternative: bitsandbytes has such libraries for CUDA, ROCm and XPU, and only
+// a load tells which a node takes.
+func (c Contents) alternatives() [][]Extension {
+	var modules []Extension
+	needed := map[string]bool{}
 	for _, e := range c.Extensions {
 		if name := path.Base(e.Path); !strings.HasPrefix(name, "lib") && strings.HasSuffix(name, ".so") {
-			found = append(found, e)
+			modules = append(modules, e)
+		}
+		for _, name := range e.Needs {
+			needed[name] = true
 		}
 	}
-	if len(c.Extensions) == 1 {
-		return c.Extensions
+	if len(modules) > 0 {
+		return [][]Extension{c.addNeeds(modules)}
 	}
+	var all [][]Extension
+	for _, e := range c.Extensions {
+		if !needed[path.Base(e.Path)] {
+			all = append(all, c.addNeeds([]Extension{e}))
+		}
+	}
+	return all
+}
+
+// addNeeds adds to extensions those of the wheel that they need, and these need.
+func (c Contents) addNeeds(found []Extension) []Extension {
 	for i := 0; i < len(found); i++ { // found grows
 		for _, e := range c.Extensions {
 			if slices.Contains(found[i].Needs, path.Base(e.Path)) && !slices.ContainsFunc(found, func(o Extension) bool { return o.Path == e.Path }) {

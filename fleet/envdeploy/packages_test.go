@@ -22,6 +22,16 @@ func (s *site) native(t *testing.T, name, begin, library string, imports ...whee
 	}})
 }
 
+// libraries adds a package with libraries that need others.
+func (s *site) libraries(t *testing.T, name string, needs map[string]string) {
+	t.Helper()
+	files := map[string]string{name + "/__init__.py": ""}
+	for library, of := range needs {
+		files[name+"/"+library] = wheeltest.Library(t, wheeltest.Import{Function: "malloc", Library: of})
+	}
+	s.Add(t, wheelindex.Wheel{Name: name, Version: "1.0", Tag: "cp311-cp311-manylinux_2_17_x86_64", Files: files})
+}
+
 const module = "_c.cpython-311-x86_64-linux-gnu.so"
 
 // Before the switch a node loads the machine code of every package. What cannot be loaded there refuses the environment; what a
@@ -34,8 +44,11 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 		wheeltest.Import{Function: "cuInit", Library: "libcuda.so.1"})
 	x.native(t, "optional", "", module, wheeltest.Import{Function: "pool", Library: "libnowhere-pool.so.12"})
 	x.native(t, "plugin", "", "libplugin.so", wheeltest.Import{Function: "of_the_program_that_loads_it"})
+	// Libraries that differ in a number are alternatives.
+	x.libraries(t, "codec", map[string]string{"libcodec4.so": "libnowhere-av.so.56", "libcodec5.so": "libnowhere-av.so.57"})
+	x.libraries(t, "builds", map[string]string{"libof11.so": "libnowhere-rt.so.11", "libof12.so": "libc.so.6", "librocm6.so": "libamdhip64.so.6", "librocm7.so": "libamdhip64.so.7"})
 	h, s := host(t, "gpu1", sshtest.Options{})
-	l, files := x.lock(t, "name: train\npython: 3.11\nrequirements: [overmpi, overgpu, optional, plugin]\n")
+	l, files := x.lock(t, "name: train\npython: 3.11\nrequirements: [overmpi, overgpu, optional, plugin, codec, builds]\n")
 	opt := options(t, l, files, []*sshtest.Server{s}, h)
 	var said bytes.Buffer
 	opt.Reporter = ui.New(&said, ui.Options{})
@@ -43,13 +56,14 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 	if r.Err() != nil || r.Nodes[0].Status != report.OK {
 		t.Fatalf("%v: want OK, with notes", r.Err())
 	}
-	for _, want := range []string{"overmpi: ", "libmpi.so.12", "overgpu: ", "libcuda.so.1", "optional: ", "libnowhere-pool.so.12"} {
+	for _, want := range []string{"overmpi: ", "libmpi.so.12", "overgpu: ", "libcuda.so.1", "optional: ", "libnowhere-pool.so.12",
+		"codec: codec/libcodec5.so and 1 like it cannot be loaded: libnowhere-av.so.57: "} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("no note has %q:\n%s", want, said.String())
 		}
 	}
-	if strings.Contains(said.String(), "plugin: ") {
-		t.Errorf("a plugin gets its symbols from the program that loads it: no note\n%s", said.String())
+	if strings.Contains(said.String(), "plugin: ") || strings.Contains(said.String(), "builds: ") {
+		t.Errorf("a plugin gets its symbols from the program that loads it, and one of several builds suffices: no note\n%s", said.String())
 	}
 	before := current(t, s)
 
@@ -58,8 +72,9 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 		wheeltest.Import{Function: "f", Library: "libnowhere.so.1"})
 	x.native(t, "oftorch", "", "libops.so", wheeltest.Import{Function: "_ZN3c105ErrorC1Ev"})
 	x.native(t, "crashing", "import os\nos.kill(os.getpid(), 11)\n", module)
+	x.native(t, "wordy", "raise RuntimeError('Could not load libwordy: ' + 300 * 'trace ' + 'libnowhere-av.so.57: cannot open shared object file: No')\n", module)
 	x.native(t, "mpi", "", module, wheeltest.Import{Function: "MPI_Init", Library: "libmpi.so.12"})
-	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [unfinished, lacking, oftorch, crashing, mpi, torch]\n")
+	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [unfinished, lacking, oftorch, crashing, wordy, mpi, torch]\n")
 	r = run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
 	n := r.Nodes[0]
 	if n.Status != report.Failed || n.Step != "verify" || n.Hint == "" || current(t, s) != before {
@@ -67,7 +82,8 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 	}
 	for _, want := range []string{
 		"undefined symbol: nowhere", "libnowhere.so.1: cannot open shared object file", "undefined symbol: _ZN3c105ErrorC1Ev",
-		"crashing: import crashing: killed by signal 11",
+		"crashing: import crashing: killed by signal 11", "wordy: import wordy: RuntimeError: Could not load libwordy",
+		"trace ... libnowhere-av.so.57: cannot open shared object file",
 	} {
 		if !strings.Contains(n.Error, want) {
 			t.Errorf("%q: want %q", n.Error, want)

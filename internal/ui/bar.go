@@ -24,6 +24,7 @@ type bar struct {
 	total   int64
 	done    int64
 	start   time.Time
+	moved   time.Time // of the last progress
 	closed  bool
 
 	// on a terminal: it renders into memory only, and the console draws the result
@@ -40,7 +41,7 @@ func (b *bar) Add(n int64) {
 	c := b.console
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b.done += n
+	b.done, b.moved = b.done+n, time.Now()
 }
 
 // Describe replaces the text behind the bar.
@@ -92,7 +93,7 @@ func (b *bar) lines(now time.Time, width int) []string {
 		// Neither call can fail: the writer is io.Discard and done is kept in bounds.
 		_ = b.drawing.Set64(min(max(b.done, 0), b.total))
 		_ = b.drawing.RenderBlank()
-		lines[0] = strings.TrimSpace(strings.Trim(b.drawing.String(), "\r")) + timeLeft(now.Sub(b.start), b.done, b.total)
+		lines[0] = strings.TrimSpace(strings.Trim(b.drawing.String(), "\r")) + timeLeft(b.start, b.moved, now, b.done, b.total)
 	}
 	for i, text := range b.text {
 		switch {
@@ -118,7 +119,7 @@ func (b *bar) heartbeat(now time.Time) string {
 		if b.total <= 0 {
 			return b.withDescription(fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start))))
 		}
-		return b.withDescription(fmt.Sprintf("%s: %d%%%s", b.title, b.printed, timeLeft(now.Sub(b.start), b.done, b.total)))
+		return b.withDescription(fmt.Sprintf("%s: %d%%%s", b.title, b.printed, timeLeft(b.start, b.moved, now, b.done, b.total)))
 	}
 	return ""
 }

@@ -81,8 +81,27 @@ func TestJobsAreCounted(t *testing.T) {
 		c.Close()
 		want := "still running: compile, 30.0s: 40 sources, 2 parallel jobs\n" +
 			"still running: compile, 1m00s: 21 of 40 jobs, last csrc/a.cu\n" +
-			"still running: compile, 1m30s: 23 of 60 jobs, about 37 min left, last link c_op.so\n" +
+			"still running: compile, 1m30s: 23 of 60 jobs, about 18 min left, last link c_op.so\n" +
 			"+ compile  1m30s\n"
+		if got := out.String(); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+}
+
+// A guess of the time is counted down where nothing moves, and ends.
+func TestTimeLeftOfABar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{})
+		b := c.Bar("deploying", 3)
+		time.Sleep(59 * time.Second)
+		b.Add(1)
+		time.Sleep(3 * time.Minute)
+		b.Close()
+		c.Close()
+		want := "deploying: 0%\ndeploying: 33%, about 2 min left\ndeploying: 33%, about 1 min left\n" +
+			strings.Repeat("deploying: 33%\n", 5) + "deploying: 33% in 3m59s\n"
 		if got := out.String(); got != want {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}
@@ -124,7 +143,7 @@ func TestPlainBarIsSeldom(t *testing.T) {
 		if got := strings.Count(out.String(), "\n"); got != 9 { // after 5, 15, 35, 65, 95 … 215 s
 			t.Errorf("%d lines in 4 minutes:\n%s", got, out.String())
 		}
-		if want := "deploying: 2%, about 4 min left  7 of 9 nodes; slowest gpu1: put 3s; 1 failed: gpu2\n"; !strings.HasPrefix(out.String(), want) {
+		if want := "deploying: 2%, about 3 min left  7 of 9 nodes; slowest gpu1: put 3s; 1 failed: gpu2\n"; !strings.HasPrefix(out.String(), want) {
 			t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
 		}
 		b.Close()

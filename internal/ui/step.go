@@ -54,9 +54,10 @@ var jobLine = regexp.MustCompile(`^job (\d{1,6}) of (\d{1,6})(?: of (\S+))?: .*:
 // jobs counts the jobs of a step, which may have several parts.
 type jobs struct {
 	parts map[string][2]int64 // ended and all, by part
-	first time.Time           // the first line, with as many ended jobs
+	first time.Time           // of the first line, with as many ended jobs
 	ended int64
-	last  string // job that ended
+	moved time.Time // of the last line
+	last  string    // its job
 }
 
 func (j *jobs) count(line []string, now time.Time) {
@@ -68,7 +69,7 @@ func (j *jobs) count(line []string, now time.Time) {
 	if _, known := j.parts[line[3]]; !known {
 		j.ended += ended
 	}
-	j.parts[line[3]], j.last = [2]int64{ended, all}, line[4]
+	j.parts[line[3]], j.moved, j.last = [2]int64{ended, all}, now, line[4]
 }
 
 func (j *jobs) text(now time.Time) string {
@@ -76,17 +77,17 @@ func (j *jobs) text(now time.Time) string {
 	for _, part := range j.parts {
 		ended, all = ended+part[0], all+part[1]
 	}
-	left := timeLeft(now.Sub(j.first), ended-j.ended, all-j.ended)
+	left := timeLeft(j.first, j.moved, now, ended-j.ended, all-j.ended)
 	return fmt.Sprintf("%d of %d jobs%s, last %s", ended, all, left, j.last)
 }
 
-// timeLeft guesses the time for the rest of total from that for what is done: ", about 12 min left". It returns "" where nothing
-// is known, or less than a minute is left.
-func timeLeft(elapsed time.Duration, done, total int64) string {
+// timeLeft guesses the time for the rest of total from that for what was done between start and the last progress, at moved:
+// ", about 12 min left". It returns "" where nothing is known, or less than a minute is left.
+func timeLeft(start, moved, now time.Time, done, total int64) string {
 	if done <= 0 || done >= total {
 		return ""
 	}
-	left := elapsed.Minutes() / float64(done) * float64(total-done)
+	left := moved.Sub(start).Minutes()/float64(done)*float64(total-done) - now.Sub(moved).Minutes()
 	if left < 1 {
 		return ""
 	}

@@ -17,9 +17,12 @@ MEMORY = 16 << 30  # bytes of data of one process
 MOST = 4  # findings of one package that are reported
 # Libraries of drivers, fast networks and MPI: a node may lack what they are for.
 OF_HARDWARE = re.compile(r"lib(cuda|nvidia-[a-z]+|nvcuvid|gdrapi|mpi\w*|pmix?2?|ibverbs|rdmacm|mlx[45]|efa|fabric|psm2|uc[pstm]|cufile\w*)\.so")
+# Libraries of other makers' GPUs, for which packages have builds, too.
+OF_OTHERS = re.compile(r"lib(amdhip|hip|roc|rccl|MIOpen|amd|sycl|ze_loader|musa|ascend)")
 MISSING = re.compile(r"([^\s:/]+\.so[.\w]*): cannot open shared object file")
 UNDEFINED = re.compile(r"undefined symbol: (\S+)")
 VERSION = re.compile(r"version [`'](\S+)' not found")
+LOADER = re.compile("|".join(r.pattern for r in (MISSING, UNDEFINED, VERSION)))  # the loader's words, in whatever exception
 OF_TORCH = re.compile(r"(aoti_)?torch_|_Z(T[ISVTC]|GV)?N[rVKRO]*(2at|3c10|4c10d|5torch|6caffe2)[0-9A-Z]")
 WITHOUT_TORCH = re.compile(r"lib(torch|c10)\w*\.so")
 
@@ -84,18 +87,31 @@ class Package:
             try:
                 with_torch(lambda: importlib.import_module(top))
             except BaseException as e:
-                of_loader = isinstance(e, (ImportError, OSError)) and not isinstance(e, ModuleNotFoundError)
+                of_loader = isinstance(e, (ImportError, OSError)) and not isinstance(e, ModuleNotFoundError) or LOADER.search(str(e))
                 kind = judge(str(e), True, owned, imports=True) if of_loader else "note"
                 broken = broken or of_loader and not OF_HARDWARE.search(str(e))
-                say(kind, "import %s: %s: %s" % (top, type(e).__name__, e))
+                say(kind, "import %s: %s: %s" % (top, type(e).__name__, shortened(str(e))))
         say("doing", "")  # a library that nothing has imported may end this process
+        alike = {}  # the words about each library, by its name without numbers: torchcodec has one for each FFmpeg
         for path, short, module in self.files:
+            group, words = alike.setdefault(re.sub(r"\d+", "", short), {}), None
             try:
                 with_torch(lambda: load_library(path, owned))
             except OSError as e:
+                words = str(e).replace(path + ": ", "")
                 kind = judge(str(e), module, owned, imports=broken)
                 if kind:
-                    say(kind, "%s: %s" % (short, str(e).replace(path + ": ", "")))
+                    say(kind, "%s: %s" % (short, words))
+            group[short] = None if module else words
+        for group in alike.values():
+            if len(group) > 1 and all(words and MISSING.search(words) and not OF_OTHERS.search(words) for words in group.values()):
+                say("note", "%s and %d like it cannot be loaded: %s" % (max(group), len(group) - 1, group[max(group)]))
+
+
+def shortened(words):
+    """The words of an exception, of long ones the beginning and what the loader said."""
+    words, of_loader = " ".join(words.split()), LOADER.search(words)
+    return words if len(words) < 300 or not of_loader else "%s ... %s" % (words[:120], of_loader.group())
 
 
 def judge(words, module, owned, imports=False):
