@@ -82,7 +82,7 @@ func (t *Tables) FitTorch(m wheel.Manifest, f node.Facts, torch string) Verdict 
 	release, local, _ := strings.Cut(torch, "+")
 	f.Torch, f.TorchCUDA, f.CXX11ABI = release, t.TorchCUDA(torch, machineOf(f.Platform)), nil
 	i := slices.IndexFunc(t.Torches, func(r Torch) bool { return r.Version == release })
-	if all := m.CUDAs(); i < 0 && local == "" && len(all) > 0 { // the tables lack it, so its CUDA refuses nothing
+	if all := m.CUDAs(); i < 0 && local == "" && len(all) > 0 { // the tables lack it, so its CUDA is no reason
 		f.TorchCUDA = all[len(all)-1]
 	}
 	if i >= 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// A wheel of the wheelhouse that installs on a node is refused if its code does not run there.
+// A wheel of the wheelhouse that installs on a node is rejected if its code does not run there.
 func TestContentOfTheWheelhouseDecides(t *testing.T) {
 	tables, err := compat.NewTables()
 	if err != nil {

@@ -97,11 +97,11 @@ func TestTimeLeftOfABar(t *testing.T) {
 		b := c.Bar("deploying", 3)
 		time.Sleep(59 * time.Second)
 		b.Add(1)
-		time.Sleep(3 * time.Minute)
+		time.Sleep(170 * time.Second)
 		b.Close()
 		c.Close()
 		want := "deploying: 0%\ndeploying: 33%, about 2 min left\ndeploying: 33%, about 1 min left\n" +
-			strings.Repeat("deploying: 33%\n", 5) + "deploying: 33% in 3m59s\n"
+			strings.Repeat("deploying: 33%\n", 4) + "deploying: 33% in 3m49s\n"
 		if got := out.String(); got != want {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}
