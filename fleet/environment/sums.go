@@ -57,7 +57,7 @@ func (s Sums) Sum(file string) (sum string, size int64, err error) {
 }
 
 // Manifest describes the wheel f at path for nodes of a platform such as linux_x86_64, by its machine code. One program reads the
-// same bytes only once; f has their SHA-256, which the caller has compared.
+// same bytes only once; f has their SHA-256, compared before.
 func (s Sums) Manifest(ctx context.Context, path string, f File, platform string) (wheel.Manifest, error) {
 	entry := s.manifestEntry(f, platform)
 	if known, err := os.ReadFile(entry); err == nil {
