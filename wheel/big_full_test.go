@@ -18,7 +18,7 @@ import (
 )
 
 // A wheel of 3 GB, as flash-attn and vLLM may have, is read in a stream: in little memory, and in the time of its bytes.
-func TestFullWheelsOfThreeGigabytes(t *testing.T) {
+func TestFullInsideThreeGigabytes(t *testing.T) {
 	const size = 3_000_000_000
 	library := wheeltest.Library(t, wheeltest.Import{Function: "f", Library: "libc.so.6", Version: "GLIBC_2.34"})
 	zeros := make([]byte, 1<<20)
