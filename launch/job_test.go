@@ -364,7 +364,7 @@ func TestOffloadHasCPUs(t *testing.T) {
 	for _, c := range []struct {
 		flags []string
 		want  int
-	}{{[]string{"zero=3"}, 10}, {[]string{"zero=3", "offload=cpu"}, 66}, {[]string{"zero=3", "offload=cpu", "cpus=32"}, 32}} {
+	}{{[]string{"zero=3"}, 34}, {[]string{"zero=3", "offload=cpu"}, 66}, {[]string{"zero=3", "offload=cpu", "cpus=32"}, 32}} {
 		if j, err := made(t, Slurm, "", c.flags, "train.py"); err != nil || j.CPUs != c.want {
 			t.Errorf("%q: %d CPUs, want %d (%v)", c.flags, j.CPUs, c.want, err)
 		}
