@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 )
 
-// Write copies r to path, by way of a temporary file beside it that is renamed at
-// the end. The file has mode, less the user's umask.
+// Write copies r to a temporary file in path's directory and renames it to path.
+// The file has mode, less the user's umask.
 func Write(path string, r io.Reader, mode fs.FileMode) error {
 	return write(path, r, mode, (*os.File).Sync)
 }
@@ -25,7 +25,7 @@ func write(path string, r io.Reader, mode fs.FileMode, toDisk func(*os.File) err
 	if err != nil {
 		return named(path, err)
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it is renamed, or nobody can do anything about it
+	defer os.Remove(tmp.Name()) //nolint:errcheck // already renamed, or a leftover at worst
 	if _, err = io.Copy(tmp, r); err == nil {
 		err = toDisk(tmp)
 	}

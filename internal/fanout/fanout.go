@@ -142,7 +142,7 @@ func (w *window[O]) ended(err error) {
 	}
 }
 
-// run calls do for one item and sets its result, however do ends.
+// run calls do for one item and sets its result, even if do panics or calls Goexit.
 func run[I, O any](ctx context.Context, item I, r *Result[O], do func(context.Context, I) (O, error)) {
 	r.Started = true
 	returned := false

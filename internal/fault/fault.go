@@ -1,8 +1,8 @@
 // Package fault adds to an error what its reader needs besides the text: a hint, the next step to
-// try, printed on a line of its own, and the exit code of the program. Every package may use it.
+// try, printed on a separate line, and the program's exit code. Every package may use it.
 //
-// A package defines an error type of its own only where a caller asks for that type; a method
-// Hint() string or ExitCode() int of such a type is found by Hint and ExitCode too.
+// A package defines its own error type only where a caller asks for that type. Hint and ExitCode
+// also call such a type's Hint() string and ExitCode() int methods.
 package fault
 
 import (
@@ -73,8 +73,8 @@ func Hint(err error) string {
 	return ""
 }
 
-// ExitCode returns the exit code that the outermost error with one asks for; 0 if none does. The
-// exit status of a program that dsbuild ran (exec.ExitError) is not dsbuild's own.
+// ExitCode returns the exit code of the outermost error that has one, or 0. It ignores the exit
+// status of a program that dsbuild ran (exec.ExitError).
 func ExitCode(err error) int {
 	if _, foreign := err.(*exec.ExitError); foreign { //nolint:errorlint // walks the tree itself
 		return 0

@@ -84,8 +84,7 @@ type Item struct {
 	Log    Text // a file
 }
 
-// Table is a table. The page has one main table at most: the one that can
-// be searched and sorted.
+// Table is a table. A page has at most one main table, which can be searched and sorted.
 type Table struct {
 	Main    bool
 	Columns []Column

@@ -1,19 +1,19 @@
-// Package httpclient is how dsbuild speaks HTTP. It has the one policy of tries and time limits that
-// holds for every server: package indexes, downloads.
+// Package httpclient is dsbuild's HTTP client. It holds the retry and timeout policy for every
+// server: package indexes, downloads.
 //
-// A client, or a library's client, gets a Transport and switches its own tries off. The Transport
-//   - ends a request when the server takes and sends nothing for a minute: while it connects, in the
-//     TLS handshake, while it takes a body, before its answer and in the middle of it; or when it sends
-//     less than 16 bytes per second of its answer;
-//   - repeats questions (GET and HEAD) that failed, up to five times in all, with growing waits; it
-//     asks a silent server only twice;
-//   - waits as long as a Retry-After asks, up to five minutes;
-//   - sends no credentials along when a server redirects it to another one, and follows no redirect
-//     from an encrypted to an unencrypted address.
+// A client, or a library's client, gets a Transport and disables its own retries. The Transport
+//   - ends a request when the server receives and sends nothing for a minute, be it during the
+//     connection, the TLS handshake, the upload of the body or the response; or when the response
+//     arrives at less than 16 bytes per second;
+//   - makes up to five attempts at a failed GET or HEAD, with increasing pauses, but only two if the
+//     server is unresponsive;
+//   - waits as long as Retry-After says, up to five minutes;
+//   - sends no credentials to another server after a redirect, and follows no redirect from an
+//     encrypted to an unencrypted URL.
 //
-// A Transport can repeat neither an upload nor a question whose answer broke off in the middle. A
-// client does these inside Transport.Try, which has the same policy, and whose requests the
-// Transport does not repeat by itself:
+// A Transport cannot retry an upload, or a request whose response broke off in the middle. A client
+// makes these inside Transport.Try, which has the same policy; the Transport does not retry
+// requests made there:
 //
 //	t := httpclient.New(site.Transport())
 //	client := &http.Client{Transport: t}
@@ -46,8 +46,8 @@ type Transport struct {
 	waits map[string]time.Time // when a host wants the next request
 }
 
-// New returns a Transport that sends by base. If base is a *Transport already, it returns base, so
-// that requests have one policy however many packages ask for it.
+// New returns a Transport that sends requests through base. If base is already a *Transport, New
+// returns it, so that retries do not multiply.
 func New(base http.RoundTripper) *Transport {
 	if t, ok := base.(*Transport); ok {
 		return t
@@ -89,7 +89,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	return res, nil // perhaps the last of several refusals: the client reads what it says
+	return res, nil // the client reads an error response, too
 }
 
 // send sends a request once.
@@ -130,8 +130,8 @@ func closeBody(req *http.Request, err error) error {
 	return err
 }
 
-// guardRedirect refuses a redirect that leaves encryption. It takes the credentials from a request to
-// another server than the first one: net/http keeps them for a subdomain, and for another port.
+// guardRedirect rejects a redirect from https to http. It removes the credentials from a request to
+// another server: net/http keeps them for a subdomain and for another port.
 func guardRedirect(req *http.Request) (*http.Request, error) {
 	first := req
 	for first.Response != nil && first.Response.Request != nil {

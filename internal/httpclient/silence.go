@@ -40,7 +40,7 @@ type watch struct {
 	limit  time.Duration
 }
 
-// sendWatched sends a request, and watches its body and that of the answer.
+// sendWatched sends a request and watches the bodies of request and response.
 func (t *Transport) sendWatched(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	w := &watch{ctx: ctx, cancel: cancel, limit: t.StallTimeout}

@@ -82,12 +82,12 @@ func isTemporaryStatus(code int) bool {
 	return code >= http.StatusInternalServerError
 }
 
-// brokenError is a connection that failed or broke. Its text is that of the error.
+// brokenError is the error of a connection that failed or broke.
 type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-// permanentError is an error that another attempt would repeat. Its text is that of the error.
+// permanentError is an error that a retry cannot help.
 type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }

@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	// userinfo matches the user name and the password of a URL. A password may hold a slash that
-	// nobody has quoted.
+	// userinfo matches the user name and the password of a URL. A password may contain an unescaped
+	// slash.
 	userinfo = regexp.MustCompile(`://([^\s@/]*:\S*|[^\s@/]*)@`)
 	// query matches the query of a URL, which may hold a token.
 	query = regexp.MustCompile(`(://[^\s'"?]*)\?[^\s'"]*`)

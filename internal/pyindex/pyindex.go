@@ -30,8 +30,8 @@ type File struct {
 	Name    string
 	Version string          // in the spelling of the file name
 	Wheel   *pypi.WheelInfo // nil for a source distribution
-	SHA256  string          // hex; "" if the index has none
-	Size    int64           // in bytes; 0 if the index does not say it
+	SHA256  string          // hex, or "" if unknown
+	Size    int64           // in bytes, or 0 if unknown
 	Yanked  bool            // withdrawn (PEP 592)
 	Reason  string          // the reason for Yanked
 

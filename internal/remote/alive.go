@@ -120,7 +120,7 @@ func (c *sshConn) keepAliveRequest() func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s := range c.sessions {
-		return func() { s.SendRequest(name, true, nil) } //nolint:errcheck // likewise
+		return func() { s.SendRequest(name, true, nil) } //nolint:errcheck // any answer counts
 	}
 	if c.opening > 0 {
 		return func() {} // the node has a session to open

@@ -27,16 +27,16 @@ const patience = 2 * time.Minute
 // Answers keeps a person's answers during a run, so that dsbuild asks nothing twice. It keeps them
 // in memory only and gives each answer only to the login it belongs to.
 type Answers struct {
-	prompter Prompter // nil: nobody can be asked
+	prompter Prompter // may be nil
 
 	one chan struct{} // held while a question is open
 
 	mu     sync.Mutex
-	absent error // the reason why nobody answers, once that is known
+	absent error // why prompts are not answered, once known
 	given  map[string]*secret
 }
 
-// NewAnswers returns Answers that ask through p. With nil, nobody can be asked.
+// NewAnswers returns Answers that prompt through p. If p is nil, every prompt fails.
 func NewAnswers(p Prompter) *Answers {
 	return &Answers{prompter: p, one: make(chan struct{}, 1), given: map[string]*secret{}}
 }
@@ -67,7 +67,7 @@ func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, 
 	return text, nil
 }
 
-// away records err as the reason why nobody answers, and returns the first such reason.
+// away records err as the reason why prompts are not answered. It returns the first such reason.
 func (a *Answers) away(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,14 +82,14 @@ type secret struct {
 	text    string
 	key     ssh.Signer // the key that the passphrase opened
 	state   trial
-	wrong   error         // the error for later logins, if refused
+	wrong   error         // the error for later logins, if rejected
 	settled chan struct{} // closed when the trial ends
 }
 
 type trial int
 
 const (
-	untried trial = iota // typed, but its login ended before the node judged it
+	untried trial = iota // typed, but the login ended before the node checked it
 	onTrial
 	proven
 	refused
@@ -104,9 +104,9 @@ type secretTrial struct {
 	first   bool // this login is the first to try the secret
 }
 
-// beginTrial returns the secret called key and asks for it if nobody has yet. Until the secret is
-// proven, one login has it and the others wait. Otherwise a typing error would go to a thousand
-// nodes, and each counts it as a failed login.
+// beginTrial returns the secret called key, prompting for it the first time. Until the secret is
+// proven, only one login uses it and the others wait. Otherwise a typing error would be sent to a
+// thousand nodes, and each would count it as a failed login.
 func (a *Answers) beginTrial(ctx context.Context, key string, ask func() (string, error)) (*secretTrial, error) {
 	for {
 		a.mu.Lock()
@@ -143,8 +143,8 @@ func (a *Answers) beginTrial(ctx context.Context, key string, ask func() (string
 	}
 }
 
-// askSecret returns a secret that several logins use, called key: the one that an earlier login gave, or
-// the answer to ask. If trial is set already, its secret was wrong here, and ask asks again.
+// askSecret returns the shared secret called key: the answer to an earlier login, or the answer to
+// ask. If trial is already set, its secret was wrong for this login, so askSecret calls ask.
 func (a *Answers) askSecret(
 	ctx context.Context, trial **secretTrial, key string, ask func() (string, error),
 ) (string, error) {
@@ -162,8 +162,8 @@ func (a *Answers) askSecret(
 	return text, err
 }
 
-// fail ends a trial without an answer. If ctx ended, only this login has gone, and the next login
-// may ask again.
+// fail ends a trial without an answer. If ctx ended, only this login has ended, and the next one
+// may prompt.
 func (l *secretTrial) fail(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		l.settle(refused, err)

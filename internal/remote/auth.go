@@ -46,21 +46,21 @@ type keySet struct {
 	labels  []string // one for each signer
 	notes   []string // keys that could not be used, each with the reason
 	missing bool     // an identity file does not exist
-	locked  []string // encrypted identity files, when nobody can be asked for the passphrase
+	locked  []string // encrypted identity files, if there is no way to prompt for the passphrase
 	agent   net.Conn
 	certs   []*ssh.Certificate // from CertificateFile; each goes before its key
 	full    error              // this process can open no more files, so some keys may be missing
 	allowed algorithms         // of the keys
 	barred  bool               // the client configuration allows no key
 
-	// unlock opens an encrypted identity file. It is nil if nobody can be asked for the passphrase.
+	// unlock opens an encrypted identity file. It is nil if there is no way to prompt for the passphrase.
 	unlock func(file string, text []byte) (ssh.Signer, error)
 }
 
-// keysFor gathers the keys for t. Named identity files go first, each through the agent if the
-// agent holds its key. The agent's other keys follow unless IdentitiesOnly is set. Named files go
-// first because a node ends the connection after about six keys. If there is no key and nobody can
-// be asked for a password, keysFor returns an error before dsbuild dials.
+// keysFor collects the keys for t: first the configured identity files, each through the agent if the
+// agent holds its key, then the agent's other keys unless IdentitiesOnly is set. The order matters
+// because a node ends the connection after about six keys. If there is neither a key nor a way to
+// prompt for a password, keysFor returns an error before dsbuild dials.
 func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	k := &keySet{allowed: t.allowed, barred: !t.allows(byKey)}
 	attended := d.answers.attended(t)

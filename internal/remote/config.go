@@ -23,13 +23,12 @@ import (
 // NoConfig is the Options.Config value for no configuration file.
 const NoConfig = "none"
 
-// clientConfig is the OpenSSH client configuration. dsbuild does not parse it but asks ssh for the
-// result (ssh -G).
+// clientConfig is the OpenSSH client configuration, as evaluated by ssh -G.
 type clientConfig struct {
 	file   string        // "" means the user's and the system's files
 	asking chan struct{} // limits how many ssh -G run at once
 	ticket func() bool   // whether Kerberos has a ticket
-	ssh    func() string // returns the path of ssh, "" if there is none
+	ssh    func() string // returns the path of ssh or ""
 
 	mu   sync.Mutex
 	said map[string]settings // results by the arguments of ssh -G; those without a name are for all names
@@ -323,10 +322,10 @@ const fewestDefaults = 4
 // atLine matches a message of ssh that names the file and the line of a mistake.
 var atLine = regexp.MustCompile(`(?m)^.+[: ]line \d+: .+$`)
 
-// debugLines matches ssh's debug messages: "debug1: FILE line 21: Applying options for *" is no mistake.
+// debugLines matches ssh's debug messages: "debug1: FILE line 21: Applying options for *" is not an error.
 var debugLines = regexp.MustCompile(`(?m)^debug\d: .*$`)
 
-// mistakeIn returns ssh's message of a mistake in a line of its configuration, "" if it has none.
+// mistakeIn returns ssh's error about a line of its configuration, or "".
 func mistakeIn(said string) string {
 	return strings.TrimSpace(atLine.FindString(debugLines.ReplaceAllString(said, "")))
 }
@@ -459,9 +458,9 @@ func expandAll(files []string, names tokens) []string {
 	return list
 }
 
-// resolveJumps resolves the jump hosts of t. Only the nearest jump host may have jump hosts of its
-// own, because dsbuild reaches each of the others through the one before it. A jump host without
-// its own known hosts or identities gets the target's.
+// resolveJumps resolves the jump hosts of t. Only the nearest may have its own jump hosts, because
+// each of the others is reached through the previous jump host. A jump host without its own known
+// hosts or identities gets the target's.
 func (d *SSH) resolveJumps(ctx context.Context, t Target, knownHosts []string, depth int) ([]Target, error) {
 	var chain []Target
 	for i, j := range t.Jump {

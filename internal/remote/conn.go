@@ -45,8 +45,8 @@ type sshConn struct {
 	once    sync.Once
 
 	mu       sync.Mutex
-	opening  int                   // number of sessions that the node has not answered yet
-	refused  bool                  // the node has refused a session
+	opening  int                   // number of unanswered session requests
+	refused  bool                  // the node has rejected a session
 	served   bool                  // the node has opened a session
 	sessions map[*ssh.Session]bool // the open ones
 
@@ -138,7 +138,7 @@ func (c *sshConn) lost(doing string) error {
 		"check for a reboot or an overloaded network, then rerun the command, which is safe")
 }
 
-// errNoSession means that the node refused a session. The command has not begun.
+// errNoSession means that the node rejected a session. The command did not start.
 var errNoSession = errors.New("session rejected by the node")
 
 // further returns another connection to the node, for the sessions that find no room on this one (MaxSessions). It dials

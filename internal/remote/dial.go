@@ -23,11 +23,11 @@ import (
 // Options are the settings of an SSH dialer. The zero value behaves as a user at a terminal expects
 // of ssh.
 type Options struct {
-	// Config is the OpenSSH client configuration; "" means ~/.ssh/config and
-	// /etc/ssh/ssh_config, NoConfig none.
+	// Config is the OpenSSH client configuration. If empty, it is ~/.ssh/config and
+	// /etc/ssh/ssh_config. NoConfig means none.
 	Config string
-	// AgentSocket is the agent's socket; "" means the client configuration's
-	// IdentityAgent or else $SSH_AUTH_SOCK, "none" no agent.
+	// AgentSocket is the agent's socket. If empty, it is the client configuration's
+	// IdentityAgent or else $SSH_AUTH_SOCK. "none" means no agent.
 	AgentSocket string
 	// Timeout limits one hop: TCP, key exchange and authentication. 0 means 20 s.
 	Timeout time.Duration
@@ -39,10 +39,10 @@ type Options struct {
 	// Backoff is half of the first pause before a retry; each further pause is twice as long. Zero
 	// means 500 ms.
 	Backoff time.Duration
-	// MaxAttempts limits the attempts to open a connection; zero means one. Rejected keys, unknown
-	// hosts and timeouts are final: retrying a timeout would hold up all other nodes.
+	// MaxAttempts limits the attempts to open a connection. Zero means one attempt. Rejected keys,
+	// unknown hosts and timeouts are final: retrying a timeout would hold up all other nodes.
 	MaxAttempts int
-	// Client selects the SSH implementation; "" means Auto.
+	// Client selects the SSH implementation. The default is Auto.
 	Client Client
 	// Askpass is the program through which ssh prompts for passwords. It must call Askpass when it
 	// starts. If it is empty, ssh does not prompt.
@@ -264,7 +264,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 	}
 	defer context.AfterFunc(clock, func() { nc.Close() })()
 	alive := newAliveConn(nc)
-	// If the node hangs up, dsbuild ends its questions to the person.
+	// Prompts end when the node closes the connection.
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
 	alive.ended = func() { stop(errClosedByNode) }
@@ -470,8 +470,8 @@ func closedError(t Target) error {
 // notAllowed is sshd's message to a client that it has banned for a while.
 const notAllowed = "Not allowed at this time"
 
-// refusals matches the errors of an authentication with a final result: no method is left, the node
-// refuses, or no key can sign. If the connection merely broke during the login, dsbuild may retry: a
-// refusal at a jump host would be final for every node behind it.
+// refusals matches final authentication errors: no method is left, the node rejects the login, or no
+// key can sign. A login whose connection merely broke may be retried, because a final error at a jump
+// host fails every node behind it.
 var refusals = regexp.MustCompile(`^ssh: unable to authenticate|(?i:too many authentication)|` +
 	`^ssh: disconnect, reason 1[345]:|^agent: |no common public key signature algorithm`)

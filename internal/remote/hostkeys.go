@@ -18,7 +18,7 @@ import (
 type hostKeyCheck struct {
 	target     Target
 	db         *keyDB
-	algorithms []string // host key algorithms to ask for: those of the node's known keys
+	algorithms []string // host key algorithms of the node's known keys
 	failed     error    // the reason why the key was not accepted
 }
 

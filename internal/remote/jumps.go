@@ -9,8 +9,8 @@ import (
 )
 
 // jumpConns holds one connection to each jump host while a node behind it is in use. A thousand
-// handshakes at once would exceed a jump host's MaxStartups, and a thousand refused keys would get
-// this machine banned. So dsbuild does not retry a login that a jump host refused.
+// simultaneous handshakes would exceed a jump host's MaxStartups, and a thousand rejected keys would
+// get this machine banned. For that reason, a login rejected by a jump host is not retried.
 type jumpConns struct {
 	mu   sync.Mutex
 	open map[string]*jumpConn
@@ -34,8 +34,8 @@ func (p *jumpConns) get(
 	s := p.open[key]
 	if s == nil || s.over() {
 		s = &jumpConn{ready: make(chan struct{})}
-		// The attempt has a context of its own: if the first caller gives up, the others still get
-		// the connection.
+		// The attempt has its own context: if the first caller gives up, the others still get the
+		// connection.
 		var lasting context.Context
 		lasting, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 		p.open[key] = s
@@ -86,7 +86,7 @@ func (p *jumpConns) dial(ctx context.Context, s *jumpConn, dial func(context.Con
 	unused := s.users == 0
 	p.mu.Unlock()
 	if unused && err == nil {
-		conn.Close() //nolint:errcheck // nobody has used it
+		conn.Close() //nolint:errcheck // unused
 	}
 }
 

@@ -70,8 +70,8 @@ func (k *Key) Sign(message []byte, namespace string) ([]byte, error) {
 	return sshsig.Armor(s), nil
 }
 
-// sha2Signer is a signer that never signs with SHA-1: an RSA key's default algorithm rests on it, and
-// sshsig chooses another one for keys without a certificate alone.
+// sha2Signer never signs with SHA-1. That is an RSA key's default, which sshsig overrides only for
+// keys without a certificate.
 type sha2Signer struct{ ssh.Signer }
 
 // Sign implements ssh.Signer.

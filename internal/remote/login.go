@@ -173,8 +173,8 @@ func (l *login) end(trial *secretTrial, err error) {
 	trial.end(err, wrong)
 }
 
-// refused returns the error of a login that the node refused. dsbuild must not retry it, because
-// sshd bans addresses with too many failures.
+// refused returns the error of a login that the node rejected. It must not be retried, because sshd
+// bans addresses with too many failures.
 func (l *login) refused(text string) error {
 	t, k := l.target, l.keys
 	accepts := ""

@@ -11,7 +11,7 @@ const (
 	// maxLogins limits the simultaneous logins to one sshd. From ten unfinished logins on, counted
 	// over all users, sshd turns some away (MaxStartups).
 	maxLogins = 8
-	// maxDelay is the longest random delay of a login that has others beside it.
+	// maxDelay is the longest random delay of concurrent logins.
 	maxDelay = 50 * time.Millisecond
 )
 

@@ -43,8 +43,8 @@ func (m *master) count(n int64) {
 	}
 }
 
-// args returns the options of an ssh that uses the master only. If the master is gone, that ssh
-// must not open a connection of its own.
+// args returns the options of an ssh that uses only the master. If the master is gone, that ssh must
+// not open its own connection.
 func (m *master) args(more ...string) []string {
 	return append([]string{
 		"-F", "none", "-S", m.socket, "-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes",
@@ -90,7 +90,7 @@ func (m *master) ride(ctx context.Context, t Target) (*sshConn, error) {
 	case <-limited.Done():
 		err = limited.Err()
 	}
-	if err != nil && !errors.Is(err, errNoSession) { // a refusal is an answer, too
+	if err != nil && !errors.Is(err, errNoSession) { // a rejected session shows that the node answers
 		c.Close() //nolint:errcheck // the connection is useless
 		return nil, err
 	}
@@ -134,16 +134,16 @@ func (c *sshConn) awaitOpening() {
 	}
 }
 
-// hangUp closes the connection to the node or the master. dsbuild must leave the user's master with care. It
-// exits if a client of its socket leaves while a session opens, after a session was refused, or while it has
-// something to say to the client. So hangUp listens until the master has finished, and leaves the socket to a
-// process otherwise, which reads it until the master ends.
+// hangUp closes the connection to the node or the master. The user's master exits if a client of its socket
+// leaves while a session is being opened, after a session was rejected, or while the master has data for the
+// client. So hangUp reads until the master has finished. Otherwise it leaves the socket to a process that reads
+// it until the master ends.
 func (c *sshConn) hangUp() {
 	if socket, ok := c.socket.Conn.(*net.UnixConn); ok && c.master.usersOwn() && !c.leave(socket) {
 		defer keepOpen(socket)()
 	}
 	c.socket.Close() //nolint:errcheck // already closed by the node is fine
-	c.client.Close() //nolint:errcheck // likewise
+	c.client.Close() //nolint:errcheck // already closed by the node is fine
 }
 
 // leave ends the connection to the user's master and reports whether the master has finished with it.
@@ -161,8 +161,8 @@ func (c *sshConn) leave(socket *net.UnixConn) bool {
 	}
 }
 
-// mustStay reports whether the master would exit if dsbuild left now: it has refused a session, or opens one.
-// Then mustStay ends the open ones, because the socket stays.
+// mustStay reports whether the master would exit if dsbuild left now, because it rejected a session or is
+// opening one. If so, mustStay ends the open sessions, because the socket stays.
 func (c *sshConn) mustStay() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

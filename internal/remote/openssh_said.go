@@ -76,7 +76,7 @@ func (a *attempt) explain(clock *deadline) error {
 	return a.unreached(said)
 }
 
-// remember notes the keys and methods that ssh tried, for the error of a refused login.
+// remember records the keys and methods that ssh tried, for the error of a rejected login.
 func (a *attempt) remember(said string) {
 	keys := a.login.keys
 	for _, m := range saysOffered.FindAllStringSubmatch(said, -1) {
@@ -104,8 +104,8 @@ func (a *attempt) remember(said string) {
 	}
 }
 
-// locked reports whether an identity file needs a passphrase and nobody can be asked for it. In
-// that case it notes the file.
+// locked reports whether an identity file needs a passphrase and there is no way to prompt for it.
+// If so, it records the file.
 func (a *attempt) locked(file string) bool {
 	keys := a.login.keys
 	text, err := os.ReadFile(file)
@@ -190,8 +190,8 @@ func (a *attempt) unreached(said string) error {
 	case strings.Contains(said, "timed out"):
 		return a.dialer.unfinished(t)
 	case a.jump != nil:
-		// The error of a jump host that cannot reach the node. Only the jump host's master logs the
-		// reason, and dsbuild knows the log of its own masters.
+		// A jump host cannot reach the node. Only the jump host's master logs the reason, and only
+		// the logs of dsbuild's masters can be read.
 		var text []byte
 		if a.jump.folder != "" {
 			text, _ = os.ReadFile(masterLog(a.jump.folder)) //nolint:errcheck // without a log, ssh's last line stays

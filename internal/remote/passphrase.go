@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// lockedKey is an encrypted identity file. dsbuild asks for its passphrase only when a node accepts
-// the key.
+// lockedKey is an encrypted identity file. The user is asked for its passphrase only when a node
+// accepts the key.
 type lockedKey struct {
 	pub  ssh.PublicKey
 	open func() (ssh.Signer, error)

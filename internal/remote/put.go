@@ -32,9 +32,9 @@ const packet = 32 << 10
 // and OpenSSH's own client uses it: both sides need a quarter less CPU time.
 const widePacket = 255 << 10
 
-// inFlight is the number of bytes of a file that may be under way at once, and fewInFlight that of
-// a file up to smallFile. dsbuild keeps them in memory until the node confirms them, for many nodes
-// at once. If a connection breaks, that many of the last bytes of a part may have holes.
+// inFlight limits the unconfirmed bytes of an upload, and fewInFlight those of a file up to smallFile.
+// They stay in memory until the node confirms them, for many nodes at the same time. If a connection
+// breaks, the last inFlight bytes of the remote part may have holes.
 const (
 	inFlight    = 64 * packet
 	fewInFlight = 24 * packet
@@ -157,7 +157,7 @@ func (p *put) run(ctx context.Context) error {
 	}
 	goesOn := p.arrived && errors.As(err, new(*sftpDenial)) // by a program, with these bytes
 	if err != nil && !errors.Is(err, ErrLost) && !goesOn && ctx.Err() == nil {
-		p.client.Remove(p.part) //nolint:errcheck // the next try does not trust it
+		p.client.Remove(p.part) //nolint:errcheck // a retry does not trust it
 	}
 	return err
 }
@@ -188,7 +188,7 @@ func (p *put) open(ctx context.Context) (*sftp.File, error) {
 	return f, nil
 }
 
-// create makes the remote file. It sets the mode while the file is empty, so that nobody else can
+// create makes the remote file. It sets the mode while the file is empty, so that other users cannot
 // read the contents.
 func (p *put) create() (*sftp.File, error) {
 	f, err := p.client.OpenFile(p.part, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
@@ -262,8 +262,8 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	return nil
 }
 
-// verify compares the length and the sha256 with those of the remote file. Some servers do not
-// truncate a file.
+// verify compares the remote file's length and sha256 with the upload's. Some servers do not truncate
+// a file.
 func (p *put) verify(ctx context.Context) error {
 	st, err := p.client.Stat(p.part)
 	if err != nil {

@@ -41,9 +41,8 @@ const SetupFailed = "setup line exited with status"
 // interactive Python.
 const EndShell = "MARK\nexit\nexit()\n"
 
-// CommandLine returns the line for the remote shell that runs cmd. It is one line that every login shell
-// reads alike, those of POSIX, fish, csh and tcsh: words that mean something else to one of them are
-// encoded, and /bin/sh decodes them.
+// CommandLine returns the line for the remote shell that runs cmd. Every login shell (POSIX, fish, csh
+// and tcsh) reads it alike: words that are special in any of them are encoded, and /bin/sh decodes them.
 func CommandLine(cmd Command) (string, error) {
 	program, err := programLine(cmd)
 	if err != nil {

@@ -112,8 +112,8 @@ if [ "$n" -gt "$2" ]; then rm -rf -- "$1"; exit; fi
 set -- "$1" "$n"; echo $n
 ` + sumScript
 
-// resume finds out how much of the upload an earlier try left. If the bytes are not the same, resume
-// removes that file.
+// resume returns how many bytes of the upload an earlier attempt left. If they differ, resume removes
+// that file.
 func (r receipt) resume(ctx context.Context, on Runner) (there int64, err error) {
 	said, err := RunForAnswer(ctx, on, Command{
 		Argv: []string{"sh", "-c", partScript, "sh", r.part, strconv.FormatInt(r.Size, 10)},

@@ -1,7 +1,7 @@
-# Writes its input to the file $2 under a temporary name of its own, $1. $3 is the mode, set while
-# the file is empty, $4 the size, $5 the sha256. $6 is the number of bytes that are there already
-# and right. A file that comes too short stays for the next try. It ends with 0. Otherwise its status is the kind
-# of error (receive.go), it prints the details, and nothing else is left.
+# Write standard input to the file $2, under the temporary name $1. $3 is the mode, set while the file
+# is empty, $4 the size, $5 the sha256. $6 is the number of verified bytes of an earlier attempt. A
+# file that is too short stays for a retry. The exit status is 0, or else the kind of error
+# (receive.go); then the script prints the details and removes the file.
 part=$1 target=$2 mode=$3 size=$4 sha256=$5 there=$6
 LC_ALL=C
 export LC_ALL

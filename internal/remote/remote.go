@@ -20,14 +20,14 @@ type Target struct {
 	Name string
 	// Node is the node's own name, for dialers that know nodes by their names.
 	Node string
-	// Address is the host name or IP address to dial. dsbuild looks it up in known_hosts.
+	// Address is the host name or IP address to dial, also the name in known_hosts.
 	Address string
 	// Port is the TCP port. Zero means 22.
 	Port int
 	// User is the remote login; empty means the local user's name.
 	User string
-	// IdentityFiles are private keys. dsbuild tries them in this order and before the agent's other
-	// keys. ~ is expanded already.
+	// IdentityFiles are private keys, tried in this order and before the agent's other keys. ~ is
+	// already expanded.
 	IdentityFiles []string
 	// CertificateFiles are certificates in addition to those next to their keys.
 	CertificateFiles []string
@@ -46,7 +46,7 @@ type Target struct {
 	SSHArgs []string
 
 	// Sudo is the user that runs every command and writes every file on the node, for dialers with
-	// sudo; "" means the login user.
+	// sudo. It is empty for the login user.
 	Sudo string
 
 	// ControlPaths are sockets of OpenSSH masters that share their connection to the node. Empty
@@ -56,7 +56,7 @@ type Target struct {
 	// the methods password and keyboard-interactive.
 	BatchMode, NoPassword, NoInteractive bool
 
-	alias        string // name of the node for ssh in place of Address; "" means Address
+	alias        string // name of the node for ssh, if not Address
 	proxyCommand string // from the client configuration; only OpenSSH runs it
 	givenKnown   bool   // KnownHosts does not come from the client configuration
 	hostCommand  bool   // the client configuration has a KnownHostsCommand
@@ -83,7 +83,7 @@ func (t Target) word() string { return cmp.Or(t.alias, t.Address) }
 
 // Command is a program to run on a node.
 type Command struct {
-	// Argv is the program and its arguments. dsbuild quotes each word for the remote shell.
+	// Argv is the program and its arguments, to be quoted for the remote shell.
 	Argv []string
 	// Env are environment variables, also quoted.
 	Env map[string]string
@@ -93,7 +93,7 @@ type Command struct {
 	// because it is shell code. If it fails, its status is the command's and the program does not
 	// run.
 	Setup string
-	// About describes the request that Stdin carries, for a log; "" for none.
+	// About describes the request in Stdin for a log. It may be empty.
 	About string
 	// Stdin, Stdout and Stderr may each be nil.
 	Stdin          io.Reader

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// session opens a session. The caller ends it with endSession. The sessions of several connections, and the
-// user's own, share a user's master and its MaxSessions, so a refused one tries again there.
+// session opens a session. The caller ends it with endSession. Several connections and the user share the
+// user's master and its MaxSessions, so a session rejected there is retried.
 func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
 	start, alone := time.Now(), false
 	for wait := time.Second; ; wait = min(2*wait, maxRoomPause) {
@@ -114,7 +114,7 @@ func (c *sshConn) run(ctx context.Context, line string, in, out, errs *Gate) err
 	}
 	defer c.endSession(s)
 	stop := context.AfterFunc(ctx, func() {
-		s.Signal(ssh.SIGTERM) //nolint:errcheck // some servers refuse signals; the close decides
+		s.Signal(ssh.SIGTERM) //nolint:errcheck // some servers reject signals; Close ends the session
 		s.Close()
 	})
 	defer stop()

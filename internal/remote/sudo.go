@@ -22,9 +22,9 @@ import (
 const SudoLimit = 30 * time.Second
 
 // WithSudo returns a Dialer whose connections do everything through sudo, as the user in
-// Target.Sudo. Targets without one get d's own connections. dsbuild asks for the login user's
-// password once and gives it to sudo alone. If a node's sudo wants another user's password, dsbuild
-// asks for it for that node. If sudo neither asks nor runs a command within limit, Dial fails.
+// Target.Sudo. Targets without one get d's own connections. The login user's password is prompted for
+// once and sent only to sudo. Another user's password is prompted for per node. If sudo neither asks
+// for a password nor runs a command within limit, Dial fails.
 func WithSudo(d Dialer, answers *Answers, limit time.Duration) Dialer {
 	return &sudoDialer{d, answers, limit}
 }
@@ -56,7 +56,7 @@ type sudoConn struct {
 	dialer   Dialer // the dialer that opened the connection
 	target   Target
 	answers  *Answers
-	password string // the password that sudo accepted; "" if it asked for none
+	password string // the accepted password, or "" if sudo asked for none
 }
 
 // try runs sudo with a command that does nothing, and so finds the password that sudo accepts.
@@ -234,8 +234,7 @@ func (s *sudoSession) keep(b []byte) {
 	s.words = append(s.words, b[:min(len(b), maxWords-len(s.words))]...)
 }
 
-// answer gives sudo the password of a user. If there is none, answer ends sudo's input, and sudo
-// gives up.
+// answer sends a user's password to sudo. Without one it closes sudo's input, and sudo gives up.
 func (s *sudoSession) answer(of string) {
 	text, err := s.password(s.ctx, of)
 	if err != nil {
@@ -267,7 +266,7 @@ func (s *sudoSession) last() string {
 	return clip(strings.TrimSpace(what), maxPrompt)
 }
 
-// refused returns the error of a command that did not begin.
+// refused returns the error of a command that did not start.
 func (s *sudoSession) refused(exit *ExitError) error {
 	s.keep(s.buf)
 	s.buf = nil

@@ -57,8 +57,8 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 	return nil
 }
 
-// opensshAlone returns the first setting of t that only OpenSSH supports, or "" if there is none.
-// Match exec does not count, because ssh -G has evaluated it.
+// opensshAlone returns the first setting of t that only OpenSSH supports, or "". Match exec is not
+// one, because ssh -G has evaluated it.
 func (d *SSH) opensshAlone(t Target, set settings) string {
 	if slices.ContainsFunc(t.IdentityFiles, securityKey) {
 		return "security key"

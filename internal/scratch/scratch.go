@@ -29,7 +29,7 @@ type Dir struct {
 // directories there that earlier processes of this user left.
 func New(parent string) (*Dir, error) {
 	parent = cmp.Or(parent, os.TempDir())
-	// Remove abandoned directories. If one cannot be removed, the next sweep tries again.
+	// Remove abandoned directories. If one cannot be removed, the next sweep retries.
 	left, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, path := range left {
 		info, err := os.Lstat(path)

@@ -10,7 +10,7 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// lockOf is the lock of a directory: that of the directory itself.
+// lockOf returns the directory's lock, which is on the directory itself.
 func lockOf(dir string) *flock.Flock {
 	return flock.New(dir, flock.SetFlag(os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW))
 }

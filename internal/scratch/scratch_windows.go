@@ -7,9 +7,9 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// lockOf is the lock of a directory: that of a file in it, because Windows locks no directories.
+// lockOf returns the directory's lock, which is on a file in it, because Windows cannot lock directories.
 func lockOf(dir string) *flock.Flock { return flock.New(filepath.Join(dir, ".lock")) }
 
-// ours reports whether it is a directory as New makes them. Each user has a temporary directory
-// of his own, so others of this name are not expected there.
+// ours reports whether info is a directory like those New makes. Windows has a temporary directory
+// per user, so no other user's files are expected there.
 func ours(info fs.FileInfo) bool { return info.IsDir() }

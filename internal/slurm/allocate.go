@@ -148,7 +148,7 @@ func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (
 }
 
 // notInTime means that Slurm did not grant an allocation in time.
-type notInTime struct{ reason string } // Slurm's reason; "" for none
+type notInTime struct{ reason string } // Slurm's reason, if any
 
 func (e *notInTime) Error() string { return errNotInTime.Error() }
 func (e *notInTime) Unwrap() error { return errNotInTime }
@@ -223,7 +223,7 @@ func (s *salloc) end() {
 	select {
 	case <-s.ended:
 	case <-time.After(sallocEnd):
-		s.cmd.Process.Kill() //nolint:errcheck // likewise
+		s.cmd.Process.Kill() //nolint:errcheck // it may have ended
 		<-s.ended
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// detach does nothing. Slurm does not run on Windows, so dsbuild finds no programs of it there.
+// detach does nothing, because Slurm does not run on Windows.
 func detach(*exec.Cmd) {}
 
 var (

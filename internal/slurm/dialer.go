@@ -15,9 +15,8 @@ type Options struct {
 	// Nodes are all nodes that may be dialled, by their Slurm names. One job gets all of them that
 	// are free.
 	Nodes []string
-	// Partition, Account, QOS and Time are options of the jobs; "" leaves them to Slurm. Partition
-	// may list several, separated by commas; dsbuild asks for a node in the first of them that has
-	// the node.
+	// Partition, Account, QOS and Time are options of the jobs. Slurm chooses those that are empty.
+	// Partition may list several, separated by commas. A node is requested in the first that has it.
 	Partition, Account, QOS, Time string
 	// More are further options of salloc, one word each, such as --gres=gpu:1.
 	More []string
@@ -35,9 +34,8 @@ const idleLimit = 90 * time.Second
 // an environment.
 const closeLimit = time.Minute
 
-// Dialer reaches nodes in jobs of its own: one job for all nodes that are free, and more jobs for
-// nodes that become free later. It is a remote.Dialer. Its jobs end with Close, and with this
-// program however the program ends.
+// Dialer is a remote.Dialer that allocates nodes: one job for all idle nodes, and more jobs for nodes
+// that become idle later. The jobs end with Close, or when the program exits or is killed.
 type Dialer struct {
 	opt    Options
 	life   context.Context // ends with Close
@@ -58,8 +56,8 @@ type Dialer struct {
 // place is the Dialer's state of one node.
 type place struct {
 	name  string
-	alloc *allocation // the node's allocation; nil if it has none
-	asked *request    // the request under way; nil if there is none
+	alloc *allocation // the node's allocation, or nil
+	asked *request    // the pending request, or nil
 	open  int         // number of connections
 }
 
@@ -257,7 +255,7 @@ func (d *Dialer) grant(a *allocation) {
 	}
 }
 
-// refuse answers the requests for nodes with an error.
+// refuse fails the pending requests for nodes.
 func (d *Dialer) refuse(names []string, why func(name string) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

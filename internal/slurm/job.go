@@ -116,7 +116,7 @@ func (d *Dialer) byPartition(names []string, listed []Node) (parts []partition, 
 		parts[at[in]].nodes = append(parts[at[in]].nodes, n)
 	}
 	for i := range parts {
-		// The nodes of the partition that nobody wants.
+		// The nodes of the partition that are not requested.
 		p := parts[i]
 		wanted := make(map[string]bool, len(p.nodes))
 		for _, n := range p.nodes {

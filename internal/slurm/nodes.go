@@ -18,7 +18,7 @@ type Node struct {
 	Partitions []Partition
 	// State is sinfo's word for the state, such as idle, mixed or drained*.
 	State string
-	// Reason is the reason why the node is down or drained; "" for none.
+	// Reason is the reason why the node is down or drained, if any.
 	Reason   string
 	MemoryMB int // memory that jobs may request; 1 if the configuration gives none
 	GPUs     int
@@ -120,8 +120,7 @@ func gpus(list string) (count int, types []string) {
 // stateFlags are the flags that sinfo appends to a state.
 const stateFlags = "*~#!%$@^-+"
 
-// down returns the reason why Slurm will start no job on a node, however long dsbuild waits; "" if
-// Slurm may start one.
+// down returns the reason why Slurm will never start a job on the node. It returns "" if Slurm may.
 func (n Node) down() string {
 	state := strings.TrimRight(n.State, stateFlags)
 	switch {
@@ -156,8 +155,8 @@ func Inventory(ctx context.Context, partition string) ([]inventory.SlurmNode, er
 	if err != nil {
 		return nil, err
 	}
-	// The topology only brings nodes in an order: without an answer, the order is Slurm's.
-	switches, _ := Switches(ctx) //nolint:errcheck // see above
+	// The topology only sorts the nodes. Without it, they stay in Slurm's order.
+	switches, _ := Switches(ctx) //nolint:errcheck // optional
 	var nodes []inventory.SlurmNode
 	for _, n := range listed {
 		groups := slices.Concat(n.Features, n.GPUTypes)

@@ -1,6 +1,6 @@
 // Package slurm reaches nodes through Slurm's own programs, without SSH. salloc allocates the nodes and
-// srun runs commands there, all as the submitting user. dsbuild runs only commands that a user could
-// type: it needs no accounting, no REST daemon and no plugin.
+// srun runs commands there, all as the submitting user. These are commands that a user could type, so
+// no accounting, REST daemon or plugin is needed.
 package slurm
 
 import (
@@ -24,7 +24,7 @@ const (
 	complaintMost = 16 << 10
 )
 
-// Program is one of Slurm's programs. Output runs it to its end.
+// Program is a run of one of Slurm's programs.
 type Program struct {
 	Name  string
 	Args  []string

@@ -112,9 +112,9 @@ func (p *step) wait(errs *os.File) {
 	close(p.ended)
 }
 
-// Times for ending a program on a node. dsbuild ends its input and signals srun every tellEvery,
-// until node.sh reports that it sent SIGTERM to the program. The program then has time to clean up.
-// After killAfter dsbuild ends the step at once, and after a further killGrace it kills srun.
+// Times for ending a program on a node. Its input is closed and srun is signalled every tellEvery, until
+// node.sh reports that it sent SIGTERM to the program. The program then has time to clean up. After
+// killAfter the step is ended immediately, and after another killGrace srun is killed.
 const (
 	tellEvery = 200 * time.Millisecond
 	killAfter = 30 * time.Second
@@ -134,9 +134,9 @@ func (p *step) abort() {
 			return
 		}
 	}
-	p.cmd.Process.Signal(endNow) //nolint:errcheck // likewise
+	p.cmd.Process.Signal(endNow) //nolint:errcheck // srun may have ended
 	if !p.endsIn(killGrace) {
-		p.cmd.Process.Kill() //nolint:errcheck // likewise
+		p.cmd.Process.Kill() //nolint:errcheck // srun may have ended
 		<-p.ended
 	}
 }
@@ -156,8 +156,8 @@ func (p *step) result(a *allocation, node string) error {
 	status, seen := p.errs.status()
 	own := clean(p.own)
 	if slurmEnded.MatchString(own) {
-		// Slurm ended the step, so the program's own status does not count. The reason is known
-		// once the job's end is noted.
+		// Slurm ended the step, so the program's exit status is meaningless. The reason is known
+		// once the job's end is recorded.
 		select {
 		case <-a.ended:
 		case <-time.After(endedLimit):

@@ -9,8 +9,7 @@ import (
 )
 
 // plainBarFirst is the time after which a moving bar prints its first line if there is no
-// terminal: a short task prints only its last line. The time until the next line doubles, up to
-// that of a sign of life.
+// terminal: a short task prints only its last line. The interval then doubles, up to StillEvery.
 const plainBarFirst = 5 * time.Second
 
 // plainLogWidth is how much of a step's newest line a reminder shows without a terminal.

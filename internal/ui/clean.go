@@ -40,11 +40,11 @@ func Clean(s string) string {
 	}, s)
 }
 
-// OneLine is Clean for a node's words within a line of dsbuild's: they must not look like lines
-// of their own.
+// OneLine is Clean for a node's output within one of dsbuild's lines. The output must not look like
+// separate lines.
 func OneLine(s string) string { return strings.Join(strings.Fields(Clean(s)), " ") }
 
-// Shorten cuts a text to at most so many bytes, and marks that it did.
+// Shorten cuts a text to at most most bytes and marks the cut.
 func Shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -52,8 +52,8 @@ func Shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// ShortenMiddle cuts a text to about so many bytes. It cuts out the middle, because the end
-// of a long error says how the node was left.
+// ShortenMiddle cuts the middle out of a text of more than most bytes. The end of a long error
+// reports the state of the node.
 func ShortenMiddle(s string, most int) string {
 	if len(s) <= most {
 		return s

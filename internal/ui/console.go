@@ -12,11 +12,11 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Console is the Reporter for people. On a terminal the running steps and bars are live lines
-// below the finished ones. Elsewhere (a file, a CI log) Console prints only plain lines, and a
-// sign of life every StillEvery.
+// Console is the human-readable Reporter. On a terminal the running steps and bars are live lines
+// below the finished ones. Elsewhere (a file, a CI log) Console prints only plain lines, and every
+// StillEvery what is still running.
 //
-// All text passes through Clean: steps and notes may quote the output of nodes and builds.
+// All text passes through Clean, because steps and notes may quote the output of nodes and builds.
 type Console struct {
 	opts  Options
 	marks marks
@@ -235,8 +235,8 @@ func (c *Console) redrawLive() {
 	}
 }
 
-// writeText prints text (no closing newline needed; "" for none) and, on a
-// terminal, redraws the live lines below it, all in one Write. Errors are
+// writeText prints text, which may be empty or lack the final newline. On a
+// terminal it redraws the live lines below, all in one Write. Errors are
 // dropped: there is nowhere left to report them. The caller holds the lock.
 func (c *Console) writeText(text string) {
 	if c.paused {

@@ -32,7 +32,7 @@ func NewDialogue(in io.Reader, out io.Writer) *Dialogue {
 func (d *Dialogue) Say(text string) { fmt.Fprintln(d.out, Clean(text)) }
 
 // Ask repeats a question until check accepts the answer. An empty answer means usual. Without a
-// terminal nobody can answer again, so Ask returns the error of the first refused answer.
+// terminal Ask asks only once and returns check's error.
 func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(answer string) error) (string, error) {
 	for {
 		text := Clean(question)
@@ -58,8 +58,8 @@ func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(a
 	}
 }
 
-// nextLine returns the next line. If its caller gives up, the read goes on, and its line answers
-// the next question.
+// nextLine returns the next line. If ctx ends, the read continues, and its line answers the next
+// question.
 func (d *Dialogue) nextLine(ctx context.Context) (string, error) {
 	select {
 	case l := <-d.in.next():

@@ -13,8 +13,7 @@ import (
 // Named is a text about one node.
 type Named struct {
 	Name, Text string
-	// Cause is equal for nodes that Fold groups although their texts differ; "" means the text
-	// itself.
+	// Cause is equal for nodes that Fold groups although their texts differ. The default is the text.
 	Cause string
 }
 
@@ -26,8 +25,8 @@ type Folded struct {
 	Example string // the node with this text, if the texts of the others differ
 }
 
-// Fold joins equal texts about several nodes, in the order in which each text appears
-// first. The text is that of the first node.
+// Fold groups nodes with equal texts or causes, in the order of first appearance. A group has its
+// first node's text.
 func Fold(all []Named) []Folded {
 	names := make(map[string][]string)
 	differ := make(map[string]bool)
@@ -93,7 +92,7 @@ func FoldWithin(names []string, width int) (folded string, whole bool) {
 	if behind == "" || behind[0] == ',' {
 		return folded[:cut] + ",…]", false
 	}
-	// The names go on behind the range. Without their ends they would be names of other nodes.
+	// The names continue after the range. Cut there, they would be names of other nodes.
 	if cut = lastOutside(folded[:at]); cut <= 0 {
 		return "", false
 	}

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// lineReader reads lines for callers that may give up: the read goes on then, and its line is for
-// the next caller.
+// lineReader reads lines for callers that may give up. The read then continues, and the next caller
+// gets its line.
 type lineReader struct {
 	in      *bufio.Reader
 	lines   chan line
@@ -23,7 +23,7 @@ func newLineReader(in io.Reader) *lineReader {
 	return &lineReader{in: bufio.NewReader(in), lines: make(chan line, 1)}
 }
 
-// next returns the channel of the next line. Whoever receives the line sets reading to false.
+// next returns the channel of the next line. The receiver sets reading to false.
 func (r *lineReader) next() <-chan line {
 	if !r.reading {
 		r.reading = true

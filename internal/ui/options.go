@@ -22,8 +22,8 @@ type Options struct {
 	ASCII bool
 	// Size returns columns and rows of the terminal; 80x24 if nil.
 	Size func() (width, height int)
-	// StillEvery is the time between signs of life of a running step without a terminal; 30
-	// seconds if 0.
+	// StillEvery is the interval at which a running step prints a line if there is no terminal. The
+	// default is 30 seconds.
 	StillEvery time.Duration
 }
 
@@ -35,7 +35,7 @@ type Settings struct {
 	NoProgress bool // no live lines, bars or reminders
 }
 
-// Color says when to use colors.
+// Color is when to use colors.
 type Color string
 
 // The values of Color. ColorAuto, or "", is Options.Color.

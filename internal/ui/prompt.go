@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// Prompt asks the person at the terminal from which the process was started, whatever the
-// standard streams are: standard input may be an inventory. It asks one question at a time, and
-// hides a console's live lines meanwhile.
+// Prompt asks questions on the process's controlling terminal, because standard input may be an
+// inventory. It asks one question at a time, and hides a console's live lines meanwhile.
 //
 // As with ssh, the program in SSH_ASKPASS asks instead if there is no terminal, and always if
 // SSH_ASKPASS_REQUIRE is force or prefer.
@@ -28,7 +27,7 @@ type Prompt struct {
 	in  *lineReader
 }
 
-// FindPrompt finds a way to ask a person; nil if there is none.
+// FindPrompt returns a Prompt, or nil if there is no way to ask the user.
 func FindPrompt(c *Console) *Prompt {
 	p := &Prompt{console: c, asking: make(chan struct{}, 1), closed: make(chan struct{})}
 	program, require := os.Getenv("SSH_ASKPASS"), os.Getenv("SSH_ASKPASS_REQUIRE")

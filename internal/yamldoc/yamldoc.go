@@ -1,7 +1,7 @@
-// Package yamldoc is the one reader of the user's YAML files: inventories, matrices, jobs, environments,
-// nights and policies. It reports every mistake with its place, and knows the syntax, not the meaning:
-// unknown keys are mistakes, numbers keep the spelling of the file (3.10 is no 3.1), anchors and tags are
-// refused. A decoder into structs would end at the first mistake, and would lose the spelling.
+// Package yamldoc reads the user's YAML files: inventories, matrices, jobs, environments, nights and
+// policies. It reports every error with its position. It checks syntax, not meaning: unknown keys,
+// anchors and tags are errors, and numbers keep their spelling (3.10 is not 3.1). A decoder into structs
+// would stop at the first error and lose the spelling.
 package yamldoc
 
 import (
@@ -45,7 +45,7 @@ type Reader struct {
 	Kind string // the kind of file, as in "inventory"
 	// Least is the hint for an empty file.
 	Least string
-	// Share is the hint for a user who writes an anchor or an alias; "" if there is none.
+	// Share is the optional hint for anchors and aliases.
 	Share string
 	// Foreign are keys of another program, with the hint for each.
 	Foreign map[string]string
@@ -84,7 +84,7 @@ func (r *Reader) unreadable(err error) error {
 	}
 }
 
-// Body returns the contents of the file; nil if the file as a whole is invalid.
+// Body returns the contents of the file, or nil if the file as a whole is invalid.
 func (r *Reader) Body(data []byte) Node {
 	whole := lineerr.Position{File: r.File}
 	if len(data) > maxSize {
@@ -100,7 +100,7 @@ func (r *Reader) Body(data []byte) Node {
 	return r.Parse(data)
 }
 
-// Parse returns the contents of a text; nil if it is not one valid document.
+// Parse returns the contents of a text, or nil if it is not one valid document.
 func (r *Reader) Parse(data []byte) Node {
 	whole := lineerr.Position{File: r.File}
 	tokens := lexer.Tokenize(string(data))
@@ -216,7 +216,7 @@ func Spelling(n Node) (string, bool) {
 	return "", false
 }
 
-// Keys returns the keys and values of a mapping as they are written, without a check; none if n is no
+// Keys returns a mapping's keys and values as written, without checks. It returns nil if n is not a
 // mapping.
 func (r *Reader) Keys(n Node) []Pair {
 	var all []Pair
@@ -296,7 +296,7 @@ func (r *Reader) Entries(n Node, what string) []Node {
 	return list.Values
 }
 
-// Items returns the entries of a list that must not be empty, of a key that the file may leave out.
+// Items returns the entries of an optional, non-empty list.
 func (r *Reader) Items(n Node, what string) []Node {
 	return r.items(n, what, "remove the key, or add an entry")
 }
