@@ -1,9 +1,9 @@
-// Package index writes a package index that consists of files only: any web server, or the file
-// system, serves it to pip and uv. It follows PEP 503, with hashes and the metadata of each
-// wheel beside it (PEP 658, 714).
+// Package index writes a static package index, which pip and uv read from any web server or from the
+// file system. It follows PEP 503, with hashes and metadata files (PEP 658, 714).
 //
-// An installer takes the wheel whose version sorts last, whatever hardware the machine has, and a label sorts after no label: a wheel
-// for one GPU would hide the complete build. So each kind of builds has a separate project page.
+// An installer takes the wheel whose version sorts last, regardless of the hardware, and a version with a
+// label sorts after the version without one. A wheel for one GPU would hide the complete build, so each
+// kind of build has a separate project page.
 package index
 
 import (
@@ -31,7 +31,7 @@ type Options struct {
 	Dir string
 	// Wheels are all the files that the index shall hold. Write removes other wheels from it.
 	Wheels []string
-	// URL is the address under which a server will serve Dir; "" if it is not known.
+	// URL is where a server will serve Dir. It may be empty.
 	URL string
 }
 
@@ -43,7 +43,7 @@ type Summary struct {
 	Removed int    `json:"removed"`
 }
 
-// Page is the project page of one kind of builds. Its directory is an index of its own.
+// Page is the project page of one kind of build. Its directory is a separate index.
 type Page struct {
 	Kind   wheel.Kind `json:"kind"`
 	Path   string     `json:"path"`   // of its directory, below that of all pages: ./ or all-ops/
@@ -72,14 +72,13 @@ type Entry struct {
 	metadata       []byte
 	note           note              // for the mark
 	file           string            // its path before it is copied into the index
-	beside         map[string]string // the files beside it there, by their suffixes
+	beside         map[string]string // its sidecar files there, by suffix
 }
 
 // Write makes the index hold exactly these wheels. It verifies each wheel first, and writes
-// nothing if a wheel does not match its own metadata. Files appear whole. Write adds a file
-// before the files that refer to it, and removes the unwanted files of an earlier index last: an
-// installer that runs meanwhile finds every file that a page named. A second run with the same
-// wheels writes nothing.
+// nothing if a wheel does not match its own metadata. Each file is written atomically and before
+// the files that refer to it, and the unwanted files of an earlier index are removed last, so an
+// installer that runs meanwhile finds every file that a page lists. Write is idempotent.
 func Write(ctx context.Context, opt Options) (Summary, error) {
 	sum := Summary{Dir: opt.Dir}
 	var err error
@@ -164,7 +163,7 @@ func read(ctx context.Context, opt Options) ([]Page, error) {
 	return paged(all, opt.URL), nil
 }
 
-// merge adds the files beside another copy of the wheel, such as a second signature.
+// merge adds the sidecar files of another copy of the wheel, such as a second signature.
 func (w *Entry) merge(other Entry) {
 	if w.beside[wheel.ManifestSuffix] == "" && other.beside[wheel.ManifestSuffix] != "" {
 		w.BuiltAt = other.BuiltAt
@@ -283,8 +282,8 @@ func CheckDir(text string) error {
 	return nil
 }
 
-// CheckURL says why installers cannot use the address of an index; nil if they can. The error does
-// not repeat the address, which may hold a password.
+// CheckURL returns an error if installers cannot use the URL of an index. The error does not repeat
+// the URL, which may contain a password.
 func CheckURL(text string) error {
 	at, err := url.Parse(text)
 	switch {

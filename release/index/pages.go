@@ -18,7 +18,7 @@ var templates embed.FS
 // htmlPage is the name of each page.
 const htmlPage = "index.html"
 
-// files returns the project page, and the one that lists the project, for installers.
+// files returns the project page and the index page that lists the project.
 func (p Page) files() ([]file, error) {
 	tmpl, err := template.New("").Funcs(template.FuncMap{
 		"href":           Entry.href,

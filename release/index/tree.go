@@ -34,7 +34,7 @@ type file struct {
 	wheel *note  // of a wheel
 }
 
-// metadataSuffix is the suffix of the file beside a wheel that holds its METADATA (PEP 658).
+// metadataSuffix is the suffix of the file with a wheel's METADATA (PEP 658).
 const metadataSuffix = ".metadata"
 
 // project is the folder of the only project on each page.
@@ -85,22 +85,22 @@ type mark struct {
 	Wheels map[string]note `json:"wheels,omitempty"` // by the file's name
 }
 
-// stamp tells whether a file is as it was. One of the same size and time is not read again: an index may have
-// hundreds of wheels.
+// stamp identifies a file's contents. A file with the same size and time is not read again, because an
+// index may have hundreds of wheels.
 type stamp struct {
 	Size     int64     `json:"size"`
 	Modified time.Time `json:"modified"`
-	SHA256   string    `json:"sha256,omitempty"` // of a file beside a wheel
+	SHA256   string    `json:"sha256,omitempty"` // of a sidecar file
 
 	found bool // it was in the mark
 }
 
-// fits reports whether the stamp is that of a file.
+// fits reports whether a file has the stamp's size and time.
 func (s stamp) fits(info fs.FileInfo) bool {
 	return info.Size() == s.Size && info.ModTime().Equal(s.Modified)
 }
 
-// stampOf returns the stamp of a file; before is that of an earlier run.
+// stampOf returns the stamp of a file. before is its stamp from an earlier run.
 func stampOf(path string, before stamp) (stamp, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -116,9 +116,9 @@ func stampOf(path string, before stamp) (stamp, error) {
 // note describes a wheel that was verified.
 type note struct {
 	stamp
-	Metadata string           `json:"metadata"` // sha256 of its METADATA, which lies beside it in the index
+	Metadata string           `json:"metadata"` // sha256 of its metadata file in the index
 	Manifest wheel.Manifest   `json:"manifest"`
-	Beside   map[string]stamp `json:"beside,omitempty"` // the files beside it, by their suffixes
+	Beside   map[string]stamp `json:"beside,omitempty"` // its sidecar files, by suffix
 }
 
 // noted reports whether a mark has the note already.

@@ -16,36 +16,36 @@ import (
 
 // Config is the content of a nightly file.
 type Config struct {
-	Dir     string // the folder of everything that one night keeps for the next
+	Dir     string // the directory of the state between nights
 	Keep    int    // builds of each wheel
 	Sources []Source
 	Entries []Entry  // each is built from each source
-	Index   *Index   // nil: not published
-	Deploy  *Deploy  // nil: not deployed
-	Notify  []string // the command that gets the notice of a failed night; nil: no notice
+	Index   *Index   // nil to publish nothing
+	Deploy  *Deploy  // nil to deploy nothing
+	Notify  []string // the command that gets the notice of a failed night, if any
 }
 
 // Source is the origin of wheels.
 type Source struct {
 	Name      string
-	DeepSpeed string // as --deepspeed takes it; "" is the newest release
+	DeepSpeed string // a value of --deepspeed, the newest release by default
 }
 
 // Index is where wheels are published.
 type Index struct{ Dir, URL string }
 
-// Deploy says which nodes get the wheels. Its fields are named like the flags of dsbuild deploy.
+// Deploy selects the nodes that get the wheels. Its fields are named like the flags of dsbuild deploy.
 type Deploy struct {
 	Inventory string
 	Source    string // the name of the source whose wheels they get
-	Canary    string // these nodes first: a --limit; "" for none
+	Canary    string // the nodes to deploy to first, as for --limit, if any
 	Gate      string // a shell command, or check, that decides after the canary whether the others follow, if any
 	Limit     string // of all
-	Env       string // an environment file: the nodes get the whole environment with the wheel; "": the wheel alone
+	Env       string // an environment file to deploy with the wheel, if any
 	Flags     map[string]string
 }
 
-// The sources that have a name of their own.
+// The predefined sources.
 const (
 	releaseSource = "release"
 	mainSource    = "main"

@@ -35,12 +35,12 @@ type Planner interface {
 // Options are the settings of a night.
 type Options struct {
 	Config
-	// Open brings a source, as --deepspeed takes it. The planner stays open until the night ends.
+	// Open opens a source, a value of --deepspeed. The planner stays open until the night ends.
 	Open func(ctx context.Context, source string) (Planner, error)
 	// Build runs plans and puts the wheels into dir. It calls done with each result as soon as it exists
 	// (pipeline.Runner.RunAll).
 	Build func(ctx context.Context, dir string, plans []*pipeline.Plan, done func(pipeline.Result))
-	// Sign signs the wheel at path, as Build does with those that it builds; nil: dsbuild signs nothing.
+	// Sign signs the wheel at path, as Build does with the wheels it builds. It is nil if nothing is signed.
 	Sign func(path string) error
 	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
 	// ending. Then it runs the gate on these nodes, unless that is "". It is nil if the night deploys nothing.
@@ -52,14 +52,14 @@ type Options struct {
 	By     string // who runs it, and where
 }
 
-// night is one run. Its steps work one after the other on the report and the state.
+// night is one run. Its steps update the report and the state in turn.
 type night struct {
 	Options
 	state   *state
 	report  *Report
 	units   []*unit
 	plans   []*pipeline.Plan // of the wheels that are missing
-	current string           // the folder of the wheels to deploy, once it is there
+	current string           // the directory of the wheels to deploy, once it exists
 }
 
 // unit is a wheel of the night: an entry built from a source.
@@ -71,9 +71,8 @@ type unit struct {
 	report *EntryReport
 }
 
-// Run runs a night. Its report is there as soon as the night has begun, and is written
-// into the folder; the error carries the exit code. The next run
-// continues a night that ctx interrupted.
+// Run runs a night. It returns a report once the night has begun, and writes it into the
+// directory. The error has the exit code. The next run continues a night that ctx interrupted.
 func Run(ctx context.Context, opt Options) (*Report, error) {
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return nil, err
@@ -91,8 +90,8 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	if err := n.begin(); err != nil {
 		return nil, err
 	}
-	// The failure of a wheel or a node is in the report, and the night goes on. The error of a step means
-	// that it cannot.
+	// The failure of a wheel or a node is recorded in the report and does not stop the night. An error of a
+	// step does.
 	for _, step := range []func(context.Context) error{n.plan, n.build, n.index, n.canary, n.rest, n.finish} {
 		err := step(ctx)
 		if ctx.Err() != nil {
@@ -115,7 +114,7 @@ func lockFolder(ctx context.Context, dir string) (release func(), err error) {
 	return release, err
 }
 
-// begin starts a night, or goes on with one that did not end, and lists its wheels.
+// begin starts a night, or resumes an interrupted one, and lists its wheels.
 func (n *night) begin() error {
 	now := n.Now()
 	n.report = &Report{
@@ -223,8 +222,7 @@ func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status)
 	u.report.recordBuild(b, status)
 }
 
-// takeFromStore uses a wheel that another run has built from the wanted plan. A store
-// that cannot be read has none.
+// takeFromStore uses a cached wheel of an equal plan. A cache that cannot be read is empty.
 func (n *night) takeFromStore(ctx context.Context, u *unit, sketch *pipeline.Plan) bool {
 	led, _ := n.Store.PlanOf(ctx, u.key)
 	for _, digest := range []string{sketch.Digest, led} {
@@ -306,7 +304,7 @@ func (n *night) index(ctx context.Context) error {
 	return nil
 }
 
-// canary gives the newest wheels to the first nodes, if the file names any.
+// canary deploys the newest wheels to the canary nodes, if any.
 func (n *night) canary(ctx context.Context) error {
 	if d := n.Config.Deploy; d != nil && d.Canary != "" {
 		n.deploy(ctx, DeployReport{Name: "canary", Limit: d.Canary}, d.Gate)
@@ -314,7 +312,7 @@ func (n *night) canary(ctx context.Context) error {
 	return nil
 }
 
-// rest gives the newest wheels to all nodes.
+// rest deploys the newest wheels to all nodes.
 func (n *night) rest(ctx context.Context) error {
 	if d := n.Config.Deploy; d != nil {
 		n.deploy(ctx, DeployReport{Name: "nodes", Limit: d.Limit}, "")
@@ -322,7 +320,7 @@ func (n *night) rest(ctx context.Context) error {
 	return nil
 }
 
-// deploy gives the newest wheels of one source to some nodes, unless a deploy before failed.
+// deploy deploys the newest wheels of one source to some nodes, unless an earlier deploy failed.
 func (n *night) deploy(ctx context.Context, r DeployReport, gate string) {
 	if len(n.report.Deploys) > 0 && n.report.Deploys[0].Status != Done {
 		r.Status, r.Error = Skipped, "an earlier step failed"
@@ -340,7 +338,7 @@ func (n *night) deploy(ctx context.Context, r DeployReport, gate string) {
 	n.report.Deploys = append(n.report.Deploys, r)
 }
 
-// gatherNewest puts the newest build of each wheel of the deployed source into a folder of their own, once.
+// gatherNewest copies the newest build of each wheel of the deployed source into a separate directory, once.
 func (n *night) gatherNewest(ctx context.Context) error {
 	if n.current != "" {
 		return nil

@@ -59,7 +59,7 @@ type EntryReport struct {
 	Wheel  string `json:"wheel"` // its name in the file
 	Source string `json:"source"`
 	Outcome
-	Seconds float64  `json:"seconds"` // of the build; 0 if there was none
+	Seconds float64  `json:"seconds"` // of the build, or 0 if it was cached
 	Build   *Build   `json:"build"`   // the build of now; of a wheel that failed the last good one
 	Before  *Build   `json:"before"`  // the build before this night
 	Changes []string `json:"changes"` // since then
@@ -106,13 +106,13 @@ func (o *Outcome) fail(err error) {
 	*o = Outcome{Failed, ui.Clean(err.Error()), ui.Clean(fault.Hint(err)), err}
 }
 
-// fail notes that there is no build of this night.
+// fail records a failure of this night. The last good build stays.
 func (e *EntryReport) fail(err error) {
 	e.Outcome.fail(err)
 	e.Build = e.Before
 }
 
-// recordBuild notes the build of this night.
+// recordBuild records this night's build.
 func (e *EntryReport) recordBuild(b Build, s Status) {
 	e.Status, e.Build = s, &b
 	if s == Built {
@@ -177,8 +177,9 @@ func (r *Report) countResults() {
 	r.Good = r.Err() == nil
 }
 
-// Err returns nil if nothing failed. Its exit code is that of the first failure: of wheels 4 if all failed
-// wheels were built and do not match the request, else 1; of the index 1; of nodes as dsbuild deploy has it.
+// Err returns nil if nothing failed. The first failure decides the exit code. For wheels it is 4 if all failed
+// wheels were built but do not match their requests, else 1. For the index it is 1, for nodes the exit code of
+// dsbuild deploy.
 func (r *Report) Err() error {
 	var said, failed []string
 	var codes []int
@@ -250,7 +251,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// writeFiles writes the report in all its forms, for this night and as that of the last.
+// writeFiles writes the report in all formats, for this night and as the latest report.
 func (r *Report) writeFiles() error {
 	run := filepath.Join(r.Dir, runsName, r.ID)
 	if err := os.MkdirAll(run, 0o755); err != nil {

@@ -44,7 +44,7 @@ type Build struct {
 	Name    string    `json:"name"`
 	SHA256  string    `json:"sha256"`
 	Size    int64     `json:"size"`
-	Seconds float64   `json:"seconds"` // that building took; 0 where the store had it
+	Seconds float64   `json:"seconds"` // build time, or 0 for a cache hit
 	Version string    `json:"version"`
 	Commit  string    `json:"commit,omitempty"`
 	Source  string    `json:"source"` // as the manifest calls it
@@ -188,8 +188,8 @@ func (s *state) dropOldBuilds(names []string, keep int) {
 	}
 }
 
-// removeUnknown removes the folders of builds that are not known any more, and those of the reports of old
-// nights. It leaves files and links, which are somebody else's, such as those that NFS leaves.
+// removeUnknown removes the directories of builds that are no longer recorded and of old nights' reports. It
+// keeps files and links, which dsbuild did not create, such as NFS's.
 func (s *state) removeUnknown() (removed int, err error) {
 	known := map[string]bool{}
 	for name, all := range s.Builds {

@@ -20,26 +20,26 @@ import (
 // clockSlack is how far the clocks of a builder and of this machine may differ.
 const clockSlack = 5 * time.Minute
 
-// refused returns the error of a wheel that a policy does not accept, or of a version that a node has kept.
+// refused returns the error of a wheel, or of a node's previous version, that the policy rejects.
 func refused(try, format string, args ...any) error {
 	return fault.New(fault.Wheel, try, "rejected by policy: "+format, args...)
 }
 
-// The hints for a wheel that a policy refuses.
+// Hints for rejected wheels.
 const (
 	signHint  = "sign the wheel with a key of the policy: dsbuild sign --key KEY WHEEL"
 	copyHint  = "copy WHEEL.provenance.json and its signatures with the wheel, or rebuild the wheel with --sign KEY"
 	buildHint = "build a wheel that satisfies the policy, with --sign KEY"
 )
 
-// Check judges a wheel by a policy at a time; sum is the wheel's SHA-256. It returns the names of the
-// builders who signed.
+// Check checks a wheel against the policy at the time now. sum is the wheel's SHA-256. Check returns
+// the names of the builders who signed.
 func (p *Policy) Check(s Signed, sum string, now time.Time) ([]string, error) {
 	names, _, err := p.check(s, sum, now)
 	return names, err
 }
 
-// check is Check, and returns also what the statement says.
+// check is Check that also returns the attestation's contents.
 func (p *Policy) check(s Signed, sum string, now time.Time) ([]string, wheel.ProvenanceFacts, error) {
 	facts, err := readFacts(s.Statement, s.Name, sum)
 	if err != nil {
@@ -75,8 +75,8 @@ func (p *Policy) check(s Signed, sum string, now time.Time) ([]string, wheel.Pro
 	return names, facts, nil
 }
 
-// Accept judges the wheel in a file, whose SHA-256 is sum, by the statement and the signatures beside it. It
-// returns what a node keeps of an accepted wheel. A nil policy accepts every wheel.
+// Accept checks the wheel file, whose SHA-256 is sum, and its attestation and signatures against the policy.
+// It returns what a node keeps of an accepted wheel. A nil policy accepts every wheel.
 func (p *Policy) Accept(file, sum string, now time.Time) (Signed, error) {
 	signed, err := ReadSigned(file)
 	if err == nil && p != nil {
@@ -90,7 +90,7 @@ func (p *Policy) Accept(file, sum string, now time.Time) (Signed, error) {
 	return signed, err
 }
 
-// readFacts reads a statement, and compares it with the wheel.
+// readFacts reads an attestation and compares it with the wheel.
 func readFacts(text, name, sum string) (wheel.ProvenanceFacts, error) {
 	if text == "" {
 		return wheel.ProvenanceFacts{}, errors.New("wheel has no provenance attestation")
@@ -107,7 +107,7 @@ func readFacts(text, name, sum string) (wheel.ProvenanceFacts, error) {
 	return facts, nil
 }
 
-// checkFacts lists what a statement says that the policy does not accept.
+// checkFacts returns why the policy rejects an attestation's contents, or nil.
 func (p *Policy) checkFacts(f wheel.ProvenanceFacts, now time.Time) (reasons []string) {
 	refuse := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	_, noVersion := semver.PyPI.Parse(f.Version)

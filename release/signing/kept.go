@@ -11,26 +11,26 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Previous is the DeepSpeed that a rollback would bring back, as its node describes it.
+// Previous is the DeepSpeed version that a rollback would restore, as reported by the node.
 type Previous struct {
-	SHA256 string  `json:"sha256"` // of the wheel that it came from, by the node's note
-	Signed *Signed `json:"-"`      // what the node has kept of that wheel; nil: nothing
+	SHA256 string  `json:"sha256"` // of its wheel, as recorded by the node
+	Signed *Signed `json:"-"`      // what the node has kept of that wheel, if anything
 	// Places are the folders of the schemes of a wheel: "" for site-packages, "scripts", "data".
 	Places map[string]string `json:"places"`
-	// Files are the files that Python could run after the rollback, by their paths, but for byte code in
-	// __pycache__, which the node compares with the modules. Each has its SHA-256 as RECORD writes it and, if an
-	// installer has given a command its first line, that of the command in the wheel. A link has none.
+	// Files are the files that Python could run after the rollback, by path, except byte code in __pycache__,
+	// which the node compares with the modules. Each has its SHA-256 in RECORD's syntax. A command whose first
+	// line an installer rewrote also has the SHA-256 of the wheel's original. A link has none.
 	Files map[string][]string `json:"files"`
 }
 
-// The hints for a version that a policy does not let back.
+// Hints for rejected rollbacks.
 const (
 	unsignedHint = "deploy a signed wheel of that version instead"
 	changedHint  = "deploy the version you want: the files kept on the node have changed"
 )
 
-// CheckPrevious judges a version that a node has kept: its wheel as Check does, and each of its files by the
-// signed RECORD. A nil policy accepts every version.
+// CheckPrevious checks a node's previous version against the policy: its wheel as Check does, and each of its
+// files against the signed RECORD. A nil policy accepts every version.
 func (p *Policy) CheckPrevious(k Previous, now time.Time) error {
 	switch {
 	case p == nil || len(k.Files) == 0: // without files the rollback only removes a version

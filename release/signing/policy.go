@@ -1,7 +1,7 @@
-// Package signing lets a team say which wheels its nodes accept: dsbuild signs the provenance
-// statement beside a wheel with an SSH key (the format of ssh-keygen -Y), and a policy names the
-// trusted signers and what a statement must say. The control node judges a wheel before
-// it sends it, and what a node tells of its files before a rollback.
+// Package signing signs wheels and decides which wheels nodes accept. A wheel's provenance attestation is
+// signed with an SSH key (the format of ssh-keygen -Y). A policy lists the trusted signers and what an
+// attestation must contain. The control node checks a wheel before it sends it, and the files reported by
+// a node before a rollback.
 package signing
 
 import (
@@ -23,10 +23,10 @@ const Namespace = "dsbuild"
 type Policy struct {
 	Signers    []Signer
 	Revoked    []string      // fingerprints of keys that are not trusted any more
-	Builders   int           // so many different signers must have signed a wheel
-	Minimum    string        // oldest version of DeepSpeed; "" for any
-	Sources    []string      // patterns for the source of a build; none: any source
-	MaxAge     time.Duration // of a build; 0 for any
+	Builders   int           // number of different signers that a wheel needs
+	Minimum    string        // oldest accepted version of DeepSpeed, if any
+	Sources    []string      // patterns for the source of a build; empty accepts any source
+	MaxAge     time.Duration // of a build, or 0 for any age
 	Companions bool          // accept the unsigned wheels that --deps installs with DeepSpeed
 }
 
@@ -36,8 +36,8 @@ type Signer struct {
 	Key        string    // in the form of authorized_keys, without a comment
 	CA         bool      // Key signs certificates; the certificates' keys sign wheels
 	Principals []string  // of a CA: certificates for these names are accepted
-	From       time.Time // zero: always
-	Until      time.Time // zero: for ever
+	From       time.Time // zero means always
+	Until      time.Time // zero means forever
 
 	blob []byte
 }
@@ -68,7 +68,7 @@ func fingerprint(blob []byte) string {
 	return ssh.FingerprintSHA256(key)
 }
 
-// validAt reports why a signer is not trusted at a time; "" if it is.
+// validAt returns why a signer is not trusted at a time. It returns "" if it is.
 func (s *Signer) validAt(now time.Time) string {
 	switch {
 	case !s.From.IsZero() && now.Before(s.From):
@@ -79,7 +79,7 @@ func (s *Signer) validAt(now time.Time) string {
 	return ""
 }
 
-// Trusts reports why a policy trusts nobody at a time; nil if it trusts enough signers.
+// Trusts returns an error if the policy has too few valid signers at a time.
 func (p *Policy) Trusts(now time.Time) error {
 	voices := 0
 	var gone []string

@@ -28,14 +28,14 @@ const (
 	maxAgeHours = 200 * 366 * 24 // a time.Duration counts 292 years
 )
 
-// reader turns one file into a Policy and collects its mistakes.
+// reader parses a policy file and collects its errors.
 type reader struct {
 	*yamldoc.Reader
 	seen map[string]lineerr.Position // names and keys of signers
 }
 
-// ReadPolicy reads the policy at path; "-" is in. It reports all mistakes together, with their places. A policy
-// that trusts nobody at now is a mistake, too.
+// ReadPolicy reads the policy at path, or from in if path is "-". It reports all errors together, with their
+// positions. A policy without a valid signer at the time now is an error, too.
 func ReadPolicy(path string, in io.Reader, now time.Time) (*Policy, error) {
 	r := &reader{&yamldoc.Reader{
 		File:  path,
@@ -51,7 +51,7 @@ func ReadPolicy(path string, in io.Reader, now time.Time) (*Policy, error) {
 	if body != nil {
 		r.readPolicy(p, body)
 		if r.Err() == nil {
-			// Find mistakes that no single key has.
+			// Check the keys against each other.
 			for _, s := range p.Signers {
 				if slices.Contains(p.Revoked, s.fingerprint()) {
 					r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked",
@@ -155,7 +155,7 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 	return s
 }
 
-// once refuses a second signer with the same name or key: it would count twice.
+// once rejects a second signer with the same name or key, which would count twice.
 func (r *reader) once(key, what string, p yamldoc.Pair) {
 	if first, twice := r.seen[key]; twice {
 		r.Add(r.Place(p.Node), "", "another signer has %s; first at %s", what, first)

@@ -17,15 +17,14 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Bounds on the files beside a wheel.
+// Limits on a wheel's sidecar files.
 const (
 	maxStatement  = 4 << 20
 	maxSignature  = 64 << 10
 	maxSignatures = 32
 )
 
-// Signed are the files beside a wheel that a signature needs: its statement, and the statement's signatures. A
-// node keeps them in this form.
+// Signed is a wheel's provenance attestation with its signatures. A node keeps it in this form.
 type Signed struct {
 	Name       string   `json:"name"` // the wheel's file name
 	Statement  string   `json:"statement"`
@@ -33,8 +32,8 @@ type Signed struct {
 	Record     string   `json:"record,omitempty"` // the wheel's RECORD: the digests of its files
 }
 
-// ReadSigned reads the statement and the signatures beside a wheel. A missing statement is an empty
-// one; no signature is none.
+// ReadSigned reads the attestation and the signatures next to a wheel. A missing attestation is an empty
+// Statement.
 func ReadSigned(file string) (Signed, error) {
 	s := Signed{Name: filepath.Base(file), Signatures: []string{}}
 	text, err := readBounded(file+wheel.ProvenanceSuffix, maxStatement)
@@ -82,7 +81,7 @@ type Key interface {
 	Sign(message []byte, namespace string) ([]byte, error)
 }
 
-// RequireStatement returns an error for a wheel without a statement beside it.
+// RequireStatement returns an error for a wheel without an attestation.
 func RequireStatement(file string) error {
 	s, err := ReadSigned(file)
 	if err == nil && s.Statement == "" {
@@ -92,9 +91,9 @@ func RequireStatement(file string) error {
 	return err
 }
 
-// Sign signs the statement beside a wheel, and returns the path of the signature. The
-// statement must be the wheel's. A second signature by the same key replaces the first. The
-// build removed those of an earlier statement.
+// Sign signs the attestation next to a wheel and returns the path of the signature. The attestation must
+// match the wheel. A second signature by the same key replaces the first. The build has removed the
+// signatures of an earlier attestation.
 func Sign(file string, key Key) (string, error) {
 	if err := RequireStatement(file); err != nil {
 		return "", err
