@@ -17,7 +17,7 @@ type builder struct {
 	lineerr.List
 	job  *Job
 	said map[string]Setting // the last setting of each key
-	// refused are the keys with invalid values. What follows from such a value is not reported.
+	// refused are the keys with invalid values. Consequences of such a value are not reported.
 	refused map[string]bool
 }
 

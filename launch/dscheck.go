@@ -44,7 +44,7 @@ type configCheck struct {
 	*builder
 	config config
 	at     func(key string) Position
-	ops    []string // the wheel's operators; nil: not known
+	ops    []string // the wheel's operators, or nil if unknown
 }
 
 func (k configCheck) checkAll() {

@@ -30,7 +30,7 @@ type DSConfig struct {
 	// Arg is the program's option for the file. It is "" for the default, and none if
 	// the file is not passed.
 	Arg string
-	// Rendered is set if dsbuild generates a configuration, and Named if the program's
+	// Rendered is set if the configuration is generated, and Named if the program's
 	// arguments contain one.
 	Rendered, Named bool
 }
@@ -90,8 +90,7 @@ func (b *builder) prepareConfig(r Request) {
 // isPassed reports whether the rendering gives the program its configuration.
 func (ds DSConfig) isPassed() bool { return ds.isSet() && !ds.Named && ds.Arg != "none" }
 
-// isSet reports whether the job has a DeepSpeed configuration: one that dsbuild
-// renders or one that the user gives.
+// isSet reports whether the job has a DeepSpeed configuration, generated or the user's.
 func (ds DSConfig) isSet() bool { return ds.File != "" || ds.Rendered }
 
 // Flags returns the program's options for the configuration file, as in the Hugging Face
@@ -106,8 +105,7 @@ func (ds DSConfig) Flags() string {
 	return "--deepspeed --deepspeed_config"
 }
 
-// shellArgs are the words of a shell that give the program its configuration,
-// from a line of their own on.
+// shellArgs returns the shell words of the program's configuration, on separate lines.
 func (ds DSConfig) shellArgs(indent int) string {
 	if !ds.isPassed() {
 		return ""
@@ -158,8 +156,8 @@ func (b *builder) completeConfig() {
 	b.completeBatch()
 }
 
-// configWorld is the number of processes for the configuration; 0 where only the run
-// knows it: an elastic job, or a script that gets its nodes when it starts.
+// configWorld returns the number of processes for the configuration. It returns 0 if the number
+// is known only at run time: for an elastic job, or a script that gets its nodes when it starts.
 func (j *Job) configWorld() int {
 	if j.Nodes.Elastic() || j.Kind == AIStation || j.Kind == Torchrun && len(j.Hosts) == 0 && j.Nodes.Max == 1 {
 		return 0

@@ -22,7 +22,7 @@ type setTo struct {
 // children is the value of an object or list.
 type children struct{}
 
-// readConfig reads JSON as DeepSpeed does: it refuses a duplicate key.
+// readConfig reads JSON as DeepSpeed does: a duplicate key is an error.
 func readConfig(data []byte) (config, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -39,7 +39,7 @@ func readConfig(data []byte) (config, error) {
 	return c, nil
 }
 
-// configFault is invalid JSON, or JSON that DeepSpeed refuses.
+// configFault is the error of invalid JSON, or of JSON that DeepSpeed rejects.
 type configFault struct {
 	offset int
 	reason string
@@ -104,7 +104,7 @@ func faultOf(dec *json.Decoder, err error) error {
 
 func (c config) isTrue(key string) bool { return c[key].value == true }
 
-// textOf returns the text of a key; "" if it is not a text.
+// textOf returns the string value of a key, or "" if it is not a string.
 func (c config) textOf(key string) string {
 	s, _ := c[key].value.(string)
 	return s

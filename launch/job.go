@@ -131,9 +131,9 @@ type RendezvousSettings struct {
 	Rendezvous  string // static or c10d
 	Master      string // address of the first node
 	Port        int    // zero: derived from the Slurm job ID
-	RdzvID      string // empty: derived from the Slurm job ID
+	RdzvID      string // derived from the Slurm job ID by default
 	MaxRestarts int
-	JoinTimeout int // seconds; zero: torch's default
+	JoinTimeout int // seconds, or 0 for torch's default
 }
 
 // ProgramSettings are the program, its arguments and its environment.

@@ -37,7 +37,7 @@ type Key struct {
 	Placeholder string // of the flag's value; choices are separated by |
 	Help        string
 	Group       string     // heading in the help
-	Kinds       []Launcher // launchers that use the key; nil means all
+	Kinds       []Launcher // launchers that use the key, or nil for all
 	kind        valueKind
 	set         func(*builder, Setting)
 	sbatch      string // equivalent options of sbatch, without their dashes

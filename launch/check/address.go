@@ -125,7 +125,7 @@ func (m *member) ownName(several bool) {
 	}
 }
 
-// variable returns a variable's value on a node; "" if it is not set.
+// variable returns a variable's value on a node, or "" if it is not set.
 func (m *member) variable(name string) string {
 	if m.survey.Variables.OK == nil {
 		return ""

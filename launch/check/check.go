@@ -26,7 +26,7 @@ import (
 type Options struct {
 	fleet.Options // Hosts has each node once
 
-	Master  string   // address of the first node for the others; "" is that of the inventory
+	Master  string   // address of the first node for the others, by default from the inventory
 	Port    int      // of the first node
 	JAX     bool     // the job uses JAX, and so does the collective
 	ZeRO    bool     // after the all-reduce, a step of DeepSpeed's ZeRO
@@ -38,7 +38,7 @@ type Options struct {
 	Here bool
 	// Tables know the drivers that a CUDA needs. Nil: drivers are not compared with torch's CUDA.
 	Tables *compat.Tables
-	// StageTimeout is the limit of each stage of a collective; 0: the default.
+	// StageTimeout limits each stage of a collective. Zero means the default.
 	StageTimeout time.Duration
 }
 
@@ -176,8 +176,8 @@ func (r *run) hasPeers() bool { return len(r.members) > 1 }
 // inCluster reports whether other nodes may use the same directories.
 func (r *run) inCluster() bool { return r.hasPeers() || r.opt.Here }
 
-// hasNetwork reports whether nodes reach each other over a network: not if the inventory gives all of them literal
-// loopback addresses with one port, because then all are this machine. Other ports are those of tunnels.
+// hasNetwork reports whether nodes reach each other over a network. If all have literal loopback addresses and the
+// same port in the inventory, all are this machine. Different ports belong to tunnels.
 func (r *run) hasNetwork() bool {
 	return r.hasPeers() && slices.ContainsFunc(r.members, func(m *member) bool {
 		return !isLoopback(m.Host.Address) || m.Host.ProxyJump != "" || m.Host.Port != r.firstMember().Host.Port
@@ -243,7 +243,7 @@ func (m *member) startAgent(ctx context.Context) error {
 	return nil
 }
 
-// pathsToCheck returns the paths, or none if --skip leaves them out.
+// pathsToCheck returns the paths, or none if --skip excludes them.
 func pathsToCheck(skip []Check, paths []string) []string {
 	if slices.Contains(skip, Paths) {
 		return []string{}

@@ -21,7 +21,7 @@ type Sum struct {
 	ZeRO      bool     `json:"-"`       // with a step of ZeRO
 	OK        bool     `json:"ok"`      // all processes got the right sums
 	Nodes     []string `json:"nodes"`
-	Without   []string `json:"without"` // nodes left out because of earlier findings
+	Without   []string `json:"without"` // nodes excluded because of earlier findings
 	Processes int      `json:"processes"`
 	Bytes     int64    `json:"bytes"`
 	Seconds   float64  `json:"seconds"`          // of one sum of Bytes, on the slowest process
@@ -71,7 +71,7 @@ type stage struct{ name, lack, try string }
 
 // checkCollectives runs an all_reduce over the nodes: first by gloo with one process on
 // each, then, if all have GPUs, by NCCL with one process per GPU. For a JAX job both use
-// JAX. Nodes with blocking errors are left out and named.
+// JAX. Nodes with blocking errors are excluded and listed.
 func (r *run) checkCollectives(ctx context.Context) {
 	onCPU, onGPU := "gloo", "nccl"
 	if r.opt.JAX {
@@ -167,8 +167,8 @@ func (r *run) runCollective(ctx context.Context, s Sum, team []*member, local fu
 	return err == nil
 }
 
-// eventQueue keeps the events of a collective until somebody reads them. It drops only those
-// of a node that sends more than all its processes can.
+// eventQueue keeps the events of a collective until they are read. It drops events only of a node
+// that sends more than all its processes can.
 type eventQueue struct {
 	mutex  sync.Mutex
 	events []event
@@ -227,7 +227,7 @@ type teamwork struct {
 	results []event
 }
 
-// stages are those of this collective.
+// stages returns the stages of this collective.
 func (t *teamwork) stages() []stage { return stages(t.opt.JAX, t.zero) }
 
 // runStages leads all processes through the stages.
@@ -435,8 +435,8 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 // sends one every second.
 const silentAfter = 5.0
 
-// accuseSilent names the nodes with hanging processes. The processes that wait for them
-// still send signs of life.
+// accuseSilent reports the nodes with hanging processes. The processes that wait for them
+// still send heartbeats.
 func (t *teamwork) accuseSilent(ctx context.Context) {
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		var silent [][2]float64

@@ -100,7 +100,7 @@ func compareRDMA(live []*member) {
 	}
 }
 
-// checkMemLock checks that RDMA can lock memory. A job's limit may be another one than that of this login.
+// checkMemLock checks that RDMA can lock memory. A job's limit may differ from this login's.
 func (m *member) checkMemLock() {
 	const enough = 1 << 40
 	l := m.survey.Limits.OK
@@ -162,7 +162,7 @@ func (m *member) visibleGPUs() int {
 	return n
 }
 
-// smiLines returns nvidia-smi's answer to a question; nil if it failed.
+// smiLines returns nvidia-smi's output for a query, or nil if it failed.
 func (m *member) smiLines(question string) []string {
 	p := m.survey.Devices[question].OK
 	if p == nil || p.Status != 0 {

@@ -1,10 +1,10 @@
 // Package check tests whether a cluster is ready for a job on several nodes.
 //
 // Most such jobs hang for a reason that a check finds in a minute: a name that one node
-// resolves differently, a port in use, two nodes without a connection. dsbuild asks all
-// nodes at once. One program (check_cluster.py) runs on each node; it ends with its connection
-// and leaves nothing behind. This package judges the answers with pure functions. At
-// the end the nodes run an all_reduce together, with torch.distributed or with JAX.
+// resolves differently, a port in use, two nodes without a connection. All nodes are checked in
+// parallel. A program (check_cluster.py) runs on each node, ends with its connection and leaves
+// nothing behind. This package evaluates the results with pure functions. At the end the nodes
+// run an all_reduce together, with torch.distributed or with JAX.
 package check
 
 // Check is a check. Its name appears in reports and in --skip.
@@ -26,7 +26,7 @@ const (
 	Collective Check = "collective" // all nodes sum numbers together
 )
 
-// Skippable are the checks that --skip may leave out.
+// Skippable returns the checks that --skip accepts.
 func Skippable() []Check {
 	return []Check{Versions, Variables, Devices, Names, Interface, Port, Network, Disk, Paths, Collective}
 }
@@ -47,5 +47,5 @@ type Finding struct {
 	Text  string `json:"text"`
 	Hint  string `json:"hint"`
 
-	cause string // Text without the values of the node itself; "": all of Text
+	cause string // Text without the node's own values, if it has any
 }

@@ -70,13 +70,13 @@ const (
 	answerLimit = 15 * time.Second // for the answer on a connection: the agent there may be busy
 )
 
-// checkNetwork has every node call every other one at the agent's port, and the master
-// also at the job's port.
+// checkNetwork makes every node connect to every other node at the agent's port, and to the
+// master also at the job's port.
 //
 // These are N·(N-1) calls: fewer would miss a blocked pair. A node calls 64 at a time,
 // beginning with its successor, so that the calls spread over all nodes. A call is a
 // connection and 32 KiB. With 500 nodes each makes 499 calls with 16 MB in and out,
-// which takes seconds, and dsbuild sends each node a list of 30 KB.
+// which takes seconds, and receives a list of 30 KB.
 func (r *run) checkNetwork(ctx context.Context) {
 	peers := slices.DeleteFunc(r.liveMembers(), func(m *member) bool {
 		return m.route == nil || m.survey.Port < 1 || m.survey.Port > 65535

@@ -55,7 +55,7 @@ type NodeReport struct {
 	Name      string        `json:"name"`
 	Status    report.Status `json:"status"`
 	Findings  []Finding     `json:"findings"`
-	Address   string        `json:"address"`   // for the other nodes; "": not known
+	Address   string        `json:"address"`   // for the other nodes, or "" if unknown
 	Interface string        `json:"interface"` // of that address
 	Facts     *node.Facts   `json:"facts"`     // without its distributions
 	Seconds   float64       `json:"seconds"`   // until its survey arrived

@@ -96,7 +96,7 @@ func (s *setting) UnmarshalJSON(text []byte) error { return unmarshalPair(text, 
 // operators describes the folder in which torch compiles operators.
 type operators struct {
 	Folder string     `json:"folder"`
-	Type   string     `json:"type"` // of its file system, unless nobody chose it and it does not exist
+	Type   string     `json:"type"` // of its file system, unless it is the default and does not exist
 	Locks  []staleFor `json:"locks"`
 }
 

@@ -40,8 +40,8 @@ type Options struct {
 	Logs string
 	// Grace is the time for processes to end after SIGTERM.
 	Grace time.Duration
-	// HeartbeatTimeout is the time limit without a sign of life from dsbuild: the node then
-	// ends its processes. A minute if 0.
+	// HeartbeatTimeout is how long a node waits for a heartbeat from dsbuild before it ends its
+	// processes. The default is a minute.
 	HeartbeatTimeout time.Duration
 	Report           ui.Reporter
 	// WriteHint writes out the settings in the hint for a node; nil leaves it as it is.
@@ -61,9 +61,9 @@ const (
 	redraw = 250 * time.Millisecond
 )
 
-// Run runs a job to its end. It returns a report once it has started, also of a failed
-// job. An error means that the run could not start, or could not write its logs. When
-// ctx ends, Run ends all processes first.
+// Run runs a job and waits for it. Once the job has started, Run returns a report even if the
+// job failed. An error means that the job could not start, or that its logs could not be written.
+// When ctx ends, Run ends all processes first.
 func Run(ctx context.Context, opt Options) (*Report, error) {
 	opt.HeartbeatTimeout = cmp.Or(opt.HeartbeatTimeout, time.Minute)
 	book, err := newRankLogs(opt.Logs, opt.Job.WorldSize())
@@ -312,8 +312,8 @@ func (c *jobRun) noteFailure(r *rank, at time.Time, code, signal int) {
 	}
 }
 
-// handleFailure handles a lost node or, with nil, a failed rank without restarts. An
-// elastic job goes on while enough nodes are left.
+// handleFailure handles a lost node or, if out is nil, a failed rank without restarts. An
+// elastic job continues while enough nodes are left.
 func (c *jobRun) handleFailure(out *member) {
 	if c.phase != running {
 		return

@@ -29,7 +29,7 @@ func (Local) Run(ctx context.Context, c remote.Command) error {
 	}
 	go func() {
 		io.Copy(in, c.Stdin) //nolint:errcheck // the program's exit code decides
-		in.Close()           //nolint:errcheck // likewise
+		in.Close()           //nolint:errcheck // the program's exit code decides
 	}()
 	err = cmd.Wait()
 	var exit *exec.ExitError

@@ -27,7 +27,7 @@ type order struct {
 	Script   string            `json:"script"` // "" for a module
 	Python   string            `json:"python"`
 	ReadOnly bool              `json:"look"` // the program can check that script and interpreter exist
-	Port     int               `json:"port"` // must be free; 0: none
+	Port     int               `json:"port"` // must be free, if not 0
 	Grace    float64           `json:"grace"`
 }
 
@@ -70,7 +70,7 @@ type output struct {
 	Text string `json:"text"`
 }
 
-// ending says how a node's part ended.
+// ending is the result of a node's part.
 type ending struct {
 	Code   int    `json:"code"`
 	Signal int    `json:"signal"`
@@ -80,7 +80,7 @@ type ending struct {
 
 func (e ending) hasPassed() bool { return e.Code == 0 && e.Signal == 0 && e.Reason == "" }
 
-// reasonText is the node's reason, marked as the node's words; "" for none.
+// reasonText returns the node's reason, marked as the node's output, or "".
 func (m *member) reasonText() string {
 	if m.end.Reason == "" {
 		return ""
@@ -88,7 +88,7 @@ func (m *member) reasonText() string {
 	return m.withoutNode(node.NewNodeError(m.end.Reason)).Error()
 }
 
-// withoutNode leaves out the words about a node in an error of the machine that dsbuild runs on.
+// withoutNode removes the mention of a node from an error of the control node.
 func (m *member) withoutNode(err error) error {
 	if m.Host == nil {
 		return node.WithoutNodePrefix(err)

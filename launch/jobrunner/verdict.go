@@ -55,7 +55,7 @@ type suspect struct {
 
 // The classes of suspects.
 const (
-	byItself    = iota // a foreign signal, a lost connection, an error of its own
+	byItself    = iota // a foreign signal, a lost connection, its own error
 	becauseOf          // its output says that a peer was gone
 	wasTold            // it got a signal to end
 	leastLikely        // only its end is known
@@ -109,8 +109,8 @@ func (c *jobRun) findSuspects() []suspect {
 	return all
 }
 
-// wasStopped reports whether a node ended its part because of an order. A node with a
-// reason of its own may report it later than others notice.
+// wasStopped reports whether a node ended its part on request. A node with its own reason may
+// report it after others notice.
 func (c *jobRun) wasStopped(m *member) bool {
 	return c.phase == stopping && !m.at.Before(c.changed) && m.end.Reason == ""
 }
@@ -161,7 +161,7 @@ var signals = map[int]string{
 	10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ", 31: "SYS",
 }
 
-// howEnded says how a process ended, and the code that a shell would give it.
+// howEnded returns how a process ended, and its exit code in a shell.
 func howEnded(code, signal int) (string, int) {
 	if signal != 0 {
 		return fmt.Sprintf("killed by signal %d (%s)", signal, cmp.Or(signals[signal], "?")), 128 + signal

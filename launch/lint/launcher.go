@@ -46,7 +46,7 @@ func launcherFlags(kind string) []string {
 	}
 }
 
-// newLaunch reads a launcher's command line; nil for other commands.
+// newLaunch reads a launcher's command line. It returns nil for other commands.
 func newLaunch(c *script.Command) *launch {
 	kind, words := parseLauncher(c)
 	if kind == "" {

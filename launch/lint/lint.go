@@ -52,7 +52,7 @@ type Rule struct {
 type hit struct {
 	at      int    // the byte
 	message string // what is wrong, or "" for the rule's Title
-	why     string // the consequence, "" for the rule's Why
+	why     string // the consequence, or "" for the rule's Why
 	fix     string // replaces the rule's Fix, if set
 	// severity replaces the rule's, if set.
 	severity Severity

@@ -131,8 +131,8 @@ func tasksPerNode(s *subject) []hit {
 	return hits
 }
 
-// mpiProcesses returns the number behind -np or -n of mpirun, in front of the program that it starts,
-// with its place; 0 if it is not known.
+// mpiProcesses returns the value of mpirun's -np or -n before the program that it starts, and its
+// place. It returns 0 if the value is unknown.
 func mpiProcesses(mpi, program *script.Command) (n, at int) {
 	for i, w := range mpi.Words[:len(mpi.Words)-1] {
 		switch text := w.Text(); {
@@ -351,7 +351,7 @@ func processesExceedVisible(s *subject, l *launch) []hit {
 	return []hit{h}
 }
 
-// visibleDevices returns the number of visible devices, 0 if not known, and the flag or
+// visibleDevices returns the number of visible devices, or 0 if unknown, and the flag or
 // variable that sets it.
 func (l *launch) visibleDevices() (name string, devices int) {
 	if f, ok := l.findFlag("gpu-ids"); ok && l.kind == "accelerate" {
@@ -370,7 +370,7 @@ func (l *launch) visibleDevices() (name string, devices int) {
 // isPartition reports whether a list of devices begins with a MIG device, a part of a GPU.
 func isPartition(w script.Word) bool { return w.HasPrefix("MIG-") }
 
-// countDevices counts the devices of a list, 0 for other values: all, none, -1.
+// countDevices counts the devices of a list. It returns 0 for other values: all, none, -1.
 func countDevices(w script.Word) int {
 	text, known := w.Literal()
 	if text = strings.Trim(text, ", "); !known || text == "" || strings.HasPrefix(text, "-") {

@@ -101,9 +101,8 @@ func masterAddrLocalhost(s *subject) []hit {
 	return hits
 }
 
-// sharesHost reports whether the script starts the launchers of several nodes side by
-// side on one host: each has a node rank of its own or none has one, and none is started
-// elsewhere.
+// sharesHost reports whether the script starts the launchers of several nodes in parallel
+// on one host: each has a different node rank or none has one, and none is started elsewhere.
 func (s *subject) sharesHost(l *launch) bool {
 	own, ranked := l.nodeRank()
 	if l.Depth > 0 {

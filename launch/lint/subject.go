@@ -19,7 +19,7 @@ type subject struct {
 	marked bool
 }
 
-// step holds the numbers in the options of sbatch or srun; 0 for unknown ones.
+// step holds the numbers in the options of sbatch or srun. Zero means unknown.
 type step struct {
 	nodes, tasks, perNode, gpus int
 	allGPUs                     int // of all nodes, where the number of each is not known
@@ -71,7 +71,7 @@ func newStep(outer step, options []script.Option, whole bool) step {
 	case st.tasks == 0 && st.perNode > 0 && st.nodes > 0:
 		st.tasks = st.perNode * st.nodes
 	}
-	// The GPUs of a node may follow from those of a task or of the job.
+	// The GPUs of a node may follow from the GPUs of a task or of the job.
 	if n := gpusPerNode(options); n >= 0 {
 		st.gpus, st.allGPUs = n, 0
 	} else if o, ok := findOption(options, "gpus-per-task"); ok {
@@ -121,8 +121,8 @@ func findOption(options []script.Option, name string) (script.Option, bool) {
 	return script.Option{}, false
 }
 
-// gpusPerNode returns the requested GPUs per node, -1 without such an option, 0 if not
-// known.
+// gpusPerNode returns the requested GPUs per node. It returns -1 without such an option, and 0
+// if the number is unknown.
 func gpusPerNode(options []script.Option) int {
 	if o, ok := findOption(options, "gpus-per-node"); ok {
 		return lastNumber(o.Value)
@@ -227,8 +227,8 @@ func (s *subject) commandsNamed(names ...string) []*script.Command {
 
 var pythonName = regexp.MustCompile(`^python[0-9.]*$`)
 
-// pythonScript returns the script or the module that python runs, "" for other commands,
-// launchers and Python's own tools.
+// pythonScript returns the script or the module that python runs. It returns "" for other
+// commands, launchers and Python's own tools.
 func pythonScript(c *script.Command) (file string, arguments []script.Word) {
 	if kind, _ := parseLauncher(c); kind != "" || !pythonName.MatchString(c.Name()) {
 		return "", nil

@@ -97,7 +97,7 @@ func gpusPerNodeWithGres(s *subject) []hit {
 
 func ncclDebugAlways(_ *subject, a set) []hit {
 	if a.Name != "NCCL_DEBUG" || a.Branch || a.command != nil || a.Exported == 0 {
-		return nil // for one command, somebody may look for a fault
+		return nil // set for one command, perhaps for debugging
 	}
 	text, known := a.Value.Literal()
 	if level := strings.ToUpper(text); known && (level == "INFO" || level == "TRACE") {

@@ -14,7 +14,7 @@ type State struct {
 	ID string
 	// Name is Slurm's name of the state, such as PENDING or NODE_FAIL.
 	Name string
-	// Reason says why a job is not running, such as Resources; "" for none.
+	// Reason is why a job is not running, such as Resources. It may be empty.
 	Reason string
 	// Nodes are the job's nodes, as an expression such as n[1-4]; "" before the
 	// job has nodes.
@@ -81,7 +81,7 @@ func parseState(id, line string) (State, error) {
 	}
 	code, signal, _ := strings.Cut(values["ExitCode"], ":")
 	st.Code, _ = strconv.Atoi(code)                   //nolint:errcheck // 0 where Slurm says nothing
-	st.Signal, _ = strconv.Atoi(signal)               //nolint:errcheck // likewise
-	st.Restarts, _ = strconv.Atoi(values["Restarts"]) //nolint:errcheck // likewise
+	st.Signal, _ = strconv.Atoi(signal)               //nolint:errcheck // 0 where Slurm says nothing
+	st.Restarts, _ = strconv.Atoi(values["Restarts"]) //nolint:errcheck // 0 where Slurm says nothing
 	return st, nil
 }

@@ -45,7 +45,7 @@ func (e Result) String() string {
 func (e Result) Passed() bool { return e.Name == "COMPLETED" }
 
 // Watch waits for the end of a job and copies its output. If ctx ends first, the job
-// goes on.
+// continues.
 func (s Slurm) Watch(ctx context.Context, id string) (Result, error) {
 	w := watch{Slurm: s, id: id, begin: time.Now(), heard: time.Now(), out: output{to: s.Log}}
 	w.Poll = cmp.Or(s.Poll, 2*time.Second)
@@ -137,7 +137,7 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	return st.Ended(), w.out.copyNew()
 }
 
-// left adds a hint that the job goes on without dsbuild.
+// left adds a hint that the job continues without dsbuild.
 func (w *watch) left(err error) error {
 	return fault.WithHint(err, "job %s continues; follow it with 'squeue -j %s', or cancel it with 'scancel %s'%s",
 		w.id, w.id, w.id, w.outputHint("; "))

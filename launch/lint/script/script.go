@@ -172,7 +172,7 @@ func (c *Command) Text() string {
 	return strings.Join(words, " ")
 }
 
-// Getenv returns the assignment of a variable in the command's environment; nil if
+// Getenv returns the assignment of a variable in the command's environment. It returns nil if
 // there is none or several may apply.
 func (c *Command) Getenv(name string) *Assignment {
 	for _, a := range c.Env {

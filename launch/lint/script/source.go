@@ -14,7 +14,7 @@ import (
 // source is the text of a shell: the file, or the word after bash -c.
 type source struct {
 	text  []byte
-	chars []Char // of text, nil for the file itself
+	chars []Char // of text, or nil for the file itself
 }
 
 // placeholder stands for unknown text. It has no meaning to any shell.
