@@ -11,7 +11,7 @@ waiting=(faults remote slurm launch job check env publish)
 computing=(ops stable aarch64 fleet pairs toolchains docker nightly speed inside host public release fuzz lint)
 measuring=(relay)
 
-# chosen PARTS: those of them that the caller wants.
+# chosen PARTS: prints the requested ones.
 wanted=" $* "
 chosen() {
   local part

@@ -22,7 +22,8 @@ part=${1:-all}
 list=$(packages "$part")
 . ci/built.sh
 
-# start NAME COMMAND...: runs COMMAND in a process group of its own. Its output goes to .test/NAME.out, or to this script's for NAME tests.
+# start NAME COMMAND...: runs COMMAND in a new process group. Its output goes to .test/NAME.out, or to this script's
+# output if NAME is tests.
 jobs=()
 start() {
   local name=$1

@@ -20,7 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
-// The ops of the builds: those of the guides, dsbuild's default, and one whose device code is large.
+// The ops of the builds: the guides' ops, dsbuild's default, and one with large device code.
 const (
 	guideOps   = "cpu_adam,utils"
 	defaultOps = "cpu_adam,utils,fused_adam"
@@ -30,8 +30,8 @@ const (
 // benchArch is the compute capability of all builds, the stock recipe's too.
 const benchArch = "8.0"
 
-// site is the folder in which wheels are built. It has the sources, and a cache of dsbuild's own;
-// the stock recipe uses the toolchain of this cache too.
+// site is the directory in which wheels are built. It has the sources and a separate dsbuild cache,
+// whose toolchain the stock recipe uses too.
 //
 //	build/cache/    XDG_CACHE_HOME
 //	build/src/      DeepSpeed's sources; no build runs there
@@ -55,8 +55,8 @@ func (s site) hostPath(elem ...string) string {
 // wheelBuilds measures builds in the site of a workspace.
 type wheelBuilds struct{ *workspace }
 
-// makeToolchain makes the toolchain: dsbuild's host builder builds a wheel, which makeToolchain
-// drops. All later builds reuse its downloads. The sources are those of that wheel's release.
+// makeToolchain makes the toolchain and downloads the sources by building a wheel with the host
+// builder. All later builds reuse its downloads. The wheel is dropped.
 func (builds wheelBuilds) makeToolchain(ctx context.Context) error {
 	s := site{dir: filepath.Join(builds.dir, "build")}
 	downloads, err := python.Downloads()
@@ -158,7 +158,7 @@ func (builds wheelBuilds) unpackSources(ctx context.Context, name string) (tree 
 }
 
 // changeSource returns the source distribution with one changed Python file, as the next commit
-// would have. Each call makes another one.
+// would have. Different n make different sources.
 func (builds wheelBuilds) changeSource(ctx context.Context, n int) (string, error) {
 	tree, err := builds.unpackSources(ctx, "changed")
 	if err != nil {

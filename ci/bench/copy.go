@@ -43,7 +43,7 @@ func (races fleetRaces) makeFile(name string, size int64) error {
 	return nil
 }
 
-// copyContenders bring a file to the homes of the first n nodes.
+// copyContenders copy a file to the homes of the first n nodes.
 func copyContenders(n int) []contender {
 	fill := fillLines(n)
 	scp := func(name, config string) contender {

@@ -16,8 +16,8 @@ import (
 // deployed is the number of nodes that get a wheel.
 const deployed = 16
 
-// install is the command that the other tools run on a node. Each has its environment
-// beside its home.
+// install is the command that the other tools run on a node. A node's environment is next to its
+// home.
 const install = `INSTALL=$HOME/../venv/bin/python -m pip install -q --no-deps --no-index --force-reinstall %[1]s && $HOME/../venv/bin/python -c 'import importlib.metadata as m; print(m.version("deepspeed"))'`
 
 // deployPlaybook is the same for Ansible.
@@ -130,8 +130,8 @@ func (races fleetRaces) mustRun(n int, wheel string) error {
 	return nil
 }
 
-// mustRunAnother deploys another wheel to those of the first n nodes that have the DeepSpeed of
-// a wheel: dsbuild would do nothing there.
+// mustRunAnother deploys another wheel to the nodes among the first n on which wheel is already
+// installed, because dsbuild would do nothing there.
 func (races fleetRaces) mustRunAnother(ctx context.Context, n int, wheel, another string) error {
 	var have []string
 	for _, node := range races.fleet.Nodes[:n] {

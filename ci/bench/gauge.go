@@ -37,7 +37,7 @@ func (g *gauge) passOver() {
 // before the nodes start.
 func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// settleLimit is how long nodes may go on working after the last command has ended.
+// settleLimit is how long nodes may be busy after the last command has ended.
 const settleLimit = time.Minute
 
 // readCPU waits until the nodes run no more processes, and returns the CPU time that they have

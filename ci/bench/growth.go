@@ -76,7 +76,7 @@ func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	return g, err
 }
 
-// startManyNodes starts nodes in a process of their own, and waits until they are ready.
+// startManyNodes starts nodes in a separate process and waits until they are ready.
 func startManyNodes(ctx context.Context, dir string, n int) (stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

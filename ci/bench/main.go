@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// innerProgram returns the main program of this process if this program started it; nil for the
+// innerProgram returns the main program of this process if this program started it, or nil for the
 // benchmarks.
 func innerProgram(args []string) func(args []string) error {
 	if len(args) == 0 {
@@ -142,7 +142,7 @@ func (ws *workspace) runPart(ctx context.Context, p part) (err error) {
 	return os.WriteFile(filepath.Join("ci", "results", "bench-"+p.name+".md"), []byte(text), 0o644)
 }
 
-// say tells a person what happens now.
+// say prints progress to stderr.
 func (ws *workspace) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "==> "+format+"\n", args...)
 }

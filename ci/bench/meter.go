@@ -29,12 +29,12 @@ type cost struct {
 	Status int     `json:"status"` // exit status
 }
 
-// meterWord makes this program the meter of another one: see meter.
+// meterWord is the argument with which this program runs as a meter.
 const meterWord = "meter"
 
-// measureCommand runs a shell line in dir and returns its cost. A process of its own starts the
-// line and adopts the processes that the line leaves behind. So the measurement also ends and
-// counts background processes (ssh's master connections, which Ansible makes).
+// measureCommand runs a shell line in dir and returns its cost. A separate process starts the line
+// and adopts the processes that the line leaves behind, so that background processes (Ansible's ssh
+// masters) are also counted and ended.
 func measureCommand(ctx context.Context, dir string, env []string, out io.Writer, line string) (cost, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -113,7 +113,7 @@ func endChildren(limit time.Duration) error {
 		}
 		for _, p := range left {
 			syscall.Kill(p.PID, sig)                        //nolint:errcheck // it may have ended
-			syscall.Wait4(p.PID, nil, syscall.WNOHANG, nil) //nolint:errcheck // likewise
+			syscall.Wait4(p.PID, nil, syscall.WNOHANG, nil) //nolint:errcheck // it may have ended
 		}
 		if time.Now().After(deadline) {
 			if sig == syscall.SIGKILL {

@@ -30,7 +30,7 @@ type race struct {
 	title  string
 	nodes  int // the number of nodes: the work is done on the first ones
 	rounds int
-	// contenders with their commands for so many nodes.
+	// contenders returns the contenders with their commands for a number of nodes.
 	contenders func(nodes int) []contender
 	// before and after, if set, surround each measurement; env is added to the command's
 	// environment.

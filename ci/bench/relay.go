@@ -37,8 +37,8 @@ type relayRaces struct {
 	sent map[string]float64 // copies of the file that the controller's link carried in the last run, by contender
 }
 
-// measureRelay compares a file's way through the nodes with the controller sending it to each, on nodes
-// of its own.
+// measureRelay compares relaying a file through the nodes with sending it to each from the controller,
+// on separate nodes.
 func (ws *workspace) measureRelay(ctx context.Context) (_ string, err error) {
 	races, err := ws.startSlowNodes(ctx)
 	if err != nil {
@@ -83,12 +83,12 @@ func (ws *workspace) startSlowNodes(ctx context.Context) (*relayRaces, error) {
 	return races, nil
 }
 
-// putLine is the command that brings the larger file to n nodes.
+// putLine returns the command that sends the larger file to n nodes.
 func putLine(n int) string {
 	return fmt.Sprintf("bench put nodes/inventory.yaml %d %s nodes/HOST/home auto", n, passedFile)
 }
 
-// measureSizes brings the larger file to more and more nodes.
+// measureSizes sends the larger file to more and more nodes.
 func (races *relayRaces) measureSizes(ctx context.Context) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s to | wall, s | × 1 node | copies over the controller's link | controller's CPU, s |\n|---|---|---|---|---|\n", ui.Size(passedSize))
@@ -110,7 +110,7 @@ func (races *relayRaces) measureSizes(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// pass brings the larger file to n nodes, and returns how many copies of it the controller's link
+// pass sends the larger file to n nodes and returns how many copies of it the controller's link
 // carried.
 func (races *relayRaces) pass(ctx context.Context, n int) (took cost, sent float64, err error) {
 	if err := races.emptyHomes(); err != nil {
@@ -131,8 +131,8 @@ func (races *relayRaces) pass(ctx context.Context, n int) (took cost, sent float
 	return took, float64(after-before) / passedSize, err
 }
 
-// relayContenders bring the smaller file to the homes of the first n nodes. clush's tree has four
-// nodes that pass the file on.
+// relayContenders copy the smaller file to the homes of the first n nodes. clush's tree has four
+// relaying nodes.
 func relayContenders(n int) []contender {
 	fill := fillLines(n)
 	put := `bench put nodes/inventory.yaml {n} ` + racedFile + ` nodes/HOST/home `

@@ -35,7 +35,7 @@ func aroundMedian(s spread, format string) string {
 	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.median, s.least, s.most)
 }
 
-// ratio divides the wall time of a contender by that of another, round by round.
+// ratio divides a contender's wall time by another's, round by round.
 func (r ranking) ratio(of, by string) spread {
 	v := make([]float64, len(r.samples[of]))
 	for i := range v {

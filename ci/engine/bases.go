@@ -22,15 +22,14 @@ const baseFree = 3 << 30
 type release struct {
 	suite, name string
 	ubuntu      bool
-	more        []string // packages beside those of every base
-	options     []string // options of mmdebstrap, besides those of every base
+	more        []string // additional packages
+	options     []string // additional options of mmdebstrap
 }
 
-// debianReleases lists the releases for which dsbuild makes bases, the default first. In Ubuntu,
-// apt is not a required package, and apt brings Ubuntu's keys. dsbuild does not build for the
-// Python 3.11 of Ubuntu 22.04: it is a release candidate. dsbuild builds no wheel on Ubuntu
-// 18.04, whose Python is 3.6: tests run wheels there, because its glibc is older than that of
-// every build base.
+// debianReleases lists the releases of the bases, the default first. In Ubuntu, apt is not a required
+// package, but it contains Ubuntu's keys. Ubuntu 22.04's Python 3.11 is a release candidate, so no
+// wheels are built for it. No wheels are built on Ubuntu 18.04 either, whose Python is 3.6: tests run
+// wheels there, because its glibc is older than every build base's.
 func debianReleases() []release {
 	return []release{
 		{suite: defaultBase, name: "Debian 12"},
@@ -224,14 +223,14 @@ func baseOptions(ca string) []string {
 		"--customize-hook=cp -r " + quoteShell(ca) + `/. "$1` + extraCAs + `/"`,
 		`--customize-hook=chroot "$1" update-ca-certificates`,
 		// mmdebstrap's own cleaning leaves directories with an owner that depends on whether
-		// everybody may enter the scratch directory.
+		// all users may enter the scratch directory.
 		"--skip=cleanup/apt",
 		`--customize-hook=rm -rf "$1/var/lib/apt/lists" "$1/var/cache/apt"; mkdir -p "$1/var/lib/apt/lists" "$1/var/cache/apt/archives"`,
 	}
 }
 
-// hostCAs reads the certificates that the host's owner added. Where a proxy signs the traffic
-// anew, no container could download without them.
+// hostCAs reads the host's additional CA certificates. Without them, no container could download
+// through a proxy that re-signs the traffic.
 func hostCAs(dir string) (map[string]string, error) {
 	cas := map[string]string{}
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {

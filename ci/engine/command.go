@@ -19,14 +19,14 @@ import (
 // tailLines is the number of lines of a failed command's output that its error shows.
 const tailLines = 15
 
-// command is a program to run to its end, with its output in a log.
+// command is a program to run, with its output in a log.
 type command struct {
 	args  []string
 	dir   string
 	env   []string     // added to the program's own environment
 	log   string       // file that receives the output
 	line  func(string) // called with each line of output; may be nil
-	aside bool         // low priority, and a mount namespace of its own: no mount outlives it
+	aside bool         // low priority, and its own mount namespace: no mount outlives it
 }
 
 // runCommand runs the command. When ctx ends, or this program dies, the command gets SIGTERM.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// console prints lines with the time since the program began. Steps that run side by side may
-// use it.
+// console prints lines with the time since the program began. Its methods may be called
+// concurrently.
 type console struct {
 	mu    sync.Mutex
 	w     io.Writer

@@ -85,7 +85,7 @@ func packFolder(ctx context.Context, l Layout, from, to string, members []string
 	return command{args: append(args, members...), dir: "/", log: l.logOf("image-tar")}.runCommand(ctx)
 }
 
-// plain returns the options of tar for files of root, without dates, that everybody may read.
+// plain returns the options of tar for world-readable files of root, without dates.
 func plain() []string {
 	return []string{"--dereference", "--owner=0", "--group=0", "--mtime=@0", "--mode=u=rwX,go=rX"}
 }

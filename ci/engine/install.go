@@ -55,7 +55,7 @@ func Up(ctx context.Context, l Layout, con *console) error {
 }
 
 // allPieces lists the parts of an installation: tools, the engine's root, the default base, and
-// each other base that somebody has requested.
+// each other base that was requested before.
 func allPieces(l Layout, con *console, g ground) ([]piece, error) {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -78,8 +78,8 @@ func allPieces(l Layout, con *console, g ground) ([]piece, error) {
 	return all, nil
 }
 
-// buildPiece builds the stale parts, the tools side by side with the file systems, and puts them
-// into place. It first stops a running engine whose own parts change.
+// buildPiece builds the stale parts and puts them into place. It first stops a running engine whose
+// own parts change.
 func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free uint64) error {
 	if err := checkDisk(l.Root, free); err != nil {
 		return err
@@ -109,7 +109,7 @@ func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free
 	return l.removeTemporary()
 }
 
-// makeAll makes the tools (which use all cores, for minutes) side by side with the file systems
+// makeAll makes the tools (which use all cores, for minutes) in parallel with the file systems
 // (which mostly wait for the network and the disk). The first failure ends both.
 func makeAll(ctx context.Context, con *console, stale []piece) error {
 	lanes := map[bool][]piece{}

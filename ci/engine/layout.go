@@ -7,7 +7,7 @@ import (
 )
 
 // Layout has the path of each part of the engine. It is a value and an argument of every
-// function, so a test can have an engine directory of its own.
+// function, so a test can have its own engine directory.
 type Layout struct {
 	Root string // ${XDG_STATE_HOME:-~/.local/state}/dsbuild/engine
 	Proc string // /proc, or a fake one

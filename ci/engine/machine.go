@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// noEngineError gives the reasons why this machine has no engine: none starts in a container,
-// and dsbuild's own cannot run here.
+// noEngineError is why this machine has no engine: none starts in a container, and dsbuild's own
+// cannot run here.
 type noEngineError struct {
 	clients []engine.Attempt
 	own     error
@@ -39,7 +39,7 @@ func (e *noEngineError) Error() string {
 
 func (e *noEngineError) Unwrap() error { return e.own }
 
-// ExitCode tells a caller that it can only build without an engine.
+// ExitCode returns 3: the caller can only build without an engine.
 func (e *noEngineError) ExitCode() int { return 3 }
 
 // Check prints which engine Ensure would use, or returns a *noEngineError. It
@@ -56,7 +56,7 @@ func Check(ctx context.Context, l Layout, stdout io.Writer) error {
 		return err
 	}
 	if finder.Env != "" {
-		return err // the user chose another one
+		return err // the user chose another engine
 	}
 	if err := checkMachine(l); err != nil {
 		err = &noEngineError{none.Attempts, err}

@@ -106,8 +106,8 @@ type source struct {
 	list  string // the text of its sources.list
 }
 
-// bootstrapDebian runs mmdebstrap. Its mounts are in a namespace of their own and its temporary
-// files in the engine's folder, so it leaves nothing on the host.
+// bootstrapDebian runs mmdebstrap. Its mounts are in a separate namespace and its temporary files
+// in the engine's directory, so it leaves nothing on the host.
 func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, packages []string, target string, options ...string) error {
 	scratch := l.tmp(src.name + ".d")
 	if err := os.MkdirAll(scratch, 0o755); err != nil {

@@ -30,8 +30,8 @@ type siteConfig struct {
 	Registries map[string]registry `json:"registries,omitempty"`
 }
 
-// siteFile is its path: ${XDG_CONFIG_HOME:-~/.config}/dsbuild/engine.json. It is a file and not
-// a variable, because the first user of the engine starts it, whoever that is.
+// siteFile returns its path: ${XDG_CONFIG_HOME:-~/.config}/dsbuild/engine.json. It is a file and not
+// a variable, because any command that needs the engine may start it.
 func siteFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -83,8 +83,8 @@ func proxyNames() []string {
 	return []string{"http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
 }
 
-// proxyVariables returns the proxy variables of an environment, each in lower and upper case:
-// apt reads only one of them, and the engine passes only the other one to its containers.
+// proxyVariables returns the proxy variables of an environment, each in lower and upper case: apt
+// reads only the lower case, and the engine passes only the upper case to its containers.
 func proxyVariables(env []string) (out []string) {
 	for _, name := range proxyNames() {
 		var value string
@@ -123,7 +123,7 @@ func askApt(key string) string {
 }
 
 // loopbackProxy returns a proxy of the environment that listens only on this host, or "". The
-// engine is in a network of its own and cannot reach it. The result has no users and passwords.
+// engine has its own network and cannot reach it. The result has no users and passwords.
 func loopbackProxy(env []string) string {
 	for _, kv := range proxyVariables(env) {
 		name, value, _ := strings.Cut(kv, "=")

@@ -78,8 +78,8 @@ func writeFile(path, text string, mode os.FileMode) error {
 	return atomicfile.Write(path, strings.NewReader(text), mode)
 }
 
-// removeTemporary empties the directory of unfinished parts. It refuses if a file system is
-// mounted below it: such a mount shows the host's own files.
+// removeTemporary empties the directory of unfinished parts. It fails if a file system is mounted
+// below it, because such a mount shows the host's own files.
 func (l Layout) removeTemporary() error {
 	dir := l.path("tmp")
 	b, err := os.ReadFile(filepath.Join(l.Proc, "self/mountinfo"))

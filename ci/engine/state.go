@@ -15,7 +15,7 @@ import (
 )
 
 // process identifies a process permanently. A pid alone does not: the kernel reuses pids, and
-// counts anew after a boot.
+// restarts counting after a boot.
 type process struct {
 	PID   int    `json:"pid"`
 	Start string `json:"start"` // clock ticks since boot, from /proc/PID/stat

@@ -89,7 +89,7 @@ type network struct {
 	exit *os.File // it ends when this closes
 }
 
-// startNetwork gives the network namespace of a process a route outside that needs nothing on
+// startNetwork adds a route outside to the network namespace of a process, without any setup on
 // the host, and waits until it works.
 func startNetwork(pid int) (*network, error) {
 	readyR, readyW, err := os.Pipe()

@@ -39,7 +39,7 @@ func toolPackages() (pkgs []string) {
 	return pkgs
 }
 
-// buildFlags are the build flags of the four tools: those of the Makefile, with a version.
+// buildFlags returns the build flags of the four tools: the Makefile's, and a version.
 func buildFlags() []string {
 	const v = "github.com/dagger/dagger/engine."
 	return []string{"-mod=readonly", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X " + v + "Version=" + engineVersion + " -X " + v + "Tag=" + engineVersion}

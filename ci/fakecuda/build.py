@@ -1,8 +1,8 @@
-"""Builds the stand-ins for CUDA's libraries: build.py SITE-PACKAGES FOLDER.
+"""Build the stand-ins for CUDA's libraries: build.py SITE-PACKAGES FOLDER.
 
-SITE-PACKAGES holds torch for CUDA 13 and the packages of NVIDIA that it needs: the headers are
-theirs, and each function that a library exports and a stand-in lacks becomes a stub that says its name
-and fails. FOLDER gets libcudart.so.13, libcublas.so.13, libcurand.so.10 and libcuda.so.1."""
+SITE-PACKAGES holds torch for CUDA 13 and NVIDIA's packages for it, which provide the headers. Each
+function that a library exports and a stand-in lacks becomes a stub that prints its name and fails.
+FOLDER gets libcudart.so.13, libcublas.so.13, libcurand.so.10 and libcuda.so.1."""
 
 import pathlib
 import re
@@ -25,13 +25,13 @@ FLAGS = [
 
 
 def exported(library):
-    """The functions that a library offers."""
+    """Return the functions that a library exports."""
     lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout.splitlines()
     return {words[2].split("@")[0] for words in map(str.split, lines) if words[1] in "TW"} - {"_init", "_fini"}
 
 
 def wanted_of_driver(site):
-    """The functions of the driver that torch is linked with."""
+    """Return the driver functions that torch is linked with."""
     lines = subprocess.run(
         ["nm", "-D", "--undefined-only", site / "torch/lib/libcaffe2_nvrtc.so"], capture_output=True, text=True, check=True
     ).stdout
@@ -39,7 +39,7 @@ def wanted_of_driver(site):
 
 
 def build(folder, source, soname, functions, missing, *, include=(), links=()):
-    """Compiles a stand-in with stubs for those of the functions that its source lacks."""
+    """Compile a stand-in, with stubs for the functions that its source lacks."""
     text = (HERE / source).read_text()
     have = set(re.findall(r"^EXPORT [^;{]*?\b(\w+)\(", text, re.MULTILINE))
     stubs = folder / f"stubs_{source}"

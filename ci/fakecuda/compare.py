@@ -1,13 +1,16 @@
-"""Compares two records of the same scenarios: compare.py [--other-torch] FIRST SECOND. Prints JSON; exit code 1 if they differ.
+"""Compare two records of the same scenarios: compare.py [--other-torch] FIRST SECOND
 
-Counted are launches of the op's kernels, not of torch's. Compared, case by case: every call that does something, with each byte of each argument of each launch, and
-the result or the error. Questions ("ask") are not: one interface of torch asks more often than the other.
+Print JSON, and exit with 1 if they differ.
 
-Left out is what nobody reads or what no two runs share: addresses of the host, bytes of an empty struct, what a launch
-does not read of the lists that multi_tensor_apply passes, the order of frees that follow each other.
+Launches of the op's kernels are counted, torch's are not. Each case's calls with an effect are compared, with
+every byte of every launch argument, and its result or error. Queries ("ask") are not compared: one interface of
+torch makes more of them than the other.
 
---other-torch compares runs of two releases of torch: addresses of the device by the order in which a case names them,
-and without what torch does for itself (its kernels, its allocator)."""
+What is never read or differs between runs is ignored: host addresses, the bytes of an empty struct, the parts of
+multi_tensor_apply's lists that a launch does not read, the order of consecutive frees.
+
+--other-torch compares runs of two releases of torch: device addresses by the order of their appearance in a case,
+and without torch's own calls (its kernels, its allocator)."""
 
 import argparse
 import collections
@@ -46,7 +49,7 @@ def read(path):
 
 
 def read_by_launch(lists, data, blocks):
-    """What a launch of so many blocks reads of a TensorListMetadata."""
+    """Return what a launch with this number of blocks reads of a TensorListMetadata."""
     most = TENSORS[lists]
     at = lists * most * 8
     addresses = [struct.unpack_from(f"<{most}Q", data, i * most * 8) for i in range(lists)]
@@ -60,7 +63,7 @@ def read_by_launch(lists, data, blocks):
 
 
 def argument(value):
-    """An argument of a launch. Of an address of the host only that it is one."""
+    """Return a launch argument, or "host" for a host address."""
     if len(value) == 16:
         (address,) = struct.unpack("<Q", bytes.fromhex(value))
         if address in DEVICE_ADDRESSES:
@@ -71,7 +74,7 @@ def argument(value):
 
 
 def understood(line):
-    """A call without the bytes that nobody reads."""
+    """Return a call without the bytes that are never read."""
     match = LAUNCH.fullmatch(line)
     if not match:
         return line
@@ -89,26 +92,26 @@ def understood(line):
 
 
 def in_order(calls):
-    """The calls, with frees that follow each other sorted."""
+    """Yield the calls, with consecutive frees sorted."""
     for free, group in itertools.groupby(calls, key=lambda call: call.startswith("call free ")):
         yield from sorted(group) if free else group
 
 
 def without_torch(calls, result):
-    """Calls and result for a comparison of two torches."""
+    """Return calls and result in a form that two releases of torch share."""
     numbers = {}
 
     def numbered(text):
         return ADDRESS_IN_TEXT.sub(lambda m: f"@{numbers.setdefault(m[1], len(numbers))}", text)
 
-    # torch 2.11 drops the words of an error that crosses its stable ABI, and with them its type
+    # torch 2.11 drops the message and the type of an error that crosses its stable ABI
     if any("API call failed" in r for r in result):
         result = ["error"]
     return [numbered(c) for c in calls if not OF_TORCH.search(c)], [numbered(r) for r in result]
 
 
 def first_line(result):
-    """A result as it is; an error's type and first line, without the place in torch's sources."""
+    """Return a result unchanged, or an error's type and first line without the place in torch's sources."""
     if not result or not result[0].startswith("error "):
         return result
     kind, _, text = result[0].removeprefix("error ").partition(": ")

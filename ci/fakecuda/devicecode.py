@@ -5,8 +5,8 @@
 
 Two kernels are the same if everything that a launch depends on is the same to the last bit: code,
 relocations, constant banks, attributes (.nv.info), registers, barriers, the ELF file's flags. PTX is compared as
-text. cuobjdump (on the PATH) takes the cubins out of a library. Formats: ELF; the attributes of .nv.info are
-those that cuobjdump -elf prints."""
+text. cuobjdump (on the PATH) extracts the cubins from a library. The format is ELF; cuobjdump -elf prints the
+attributes in .nv.info."""
 
 import collections
 import hashlib
@@ -41,7 +41,7 @@ OF_THE_ARCHS = re.compile(r"(\d+)_V_\d+_SM_")
 
 
 def without_run(name):
-    """A name without what only names a run of the compiler, and without the archs of the build."""
+    """Return a name without its parts that identify a compiler run or the archs of the build."""
     name, at = OF_THE_RUN.sub(r"\1_\2_\3", name), 0
     while found := OF_THE_ARCHS.search(name, at):
         at = found.start() + len("_V_SM")
@@ -72,12 +72,12 @@ class Cubin:
         return b"" if section.kind == NOBITS else self.data[section.offset : section.offset + section.size]
 
     def symbol_name(self, number):
-        """The name of a symbol; of a section's symbol, the section's."""
+        """Return the name of a symbol, or its section's name for a section symbol."""
         symbol = self.symbols[number]
         return without_run(symbol.name or self.sections[symbol.section].name)
 
     def relocations(self, section):
-        """(offset, kind, symbol, addend) of each relocation of a section."""
+        """Return (offset, kind, symbol, addend) of each relocation of a section."""
         index, found = self.sections.index(section), []
         for s in self.sections:
             if s.kind not in (REL, RELA) or s.info != index or not s.name.startswith((".rel.", ".rela.")):
@@ -89,7 +89,7 @@ class Cubin:
         return sorted(found)
 
     def attributes(self, name):
-        """(attribute, symbol or None, payload) of a section .nv.info; [] without the section."""
+        """Return (attribute, symbol or None, payload) of a .nv.info section, or [] if it does not exist."""
         data, at, found = self.content(self.by_name[name]) if name in self.by_name else b"", 0, []
         while at < len(data):
             form, attribute, value = struct.unpack_from("<BBH", data, at)
@@ -108,7 +108,7 @@ class Cubin:
         return [s.name.removeprefix(".text.") for s in self.sections if s.name.startswith(".text.")]
 
     def is_entry(self, name):
-        """Whether the host can launch it: a device function has no attributes of its own."""
+        """Return whether the host can launch it. A device function has no attribute section."""
         return ".nv.info." + name in self.by_name
 
     def registers(self, name):
@@ -123,7 +123,7 @@ class Cubin:
         return [sizes[ordinal] for ordinal in sorted(sizes)]
 
     def kernel(self, name):
-        """Everything that a launch of a kernel depends on."""
+        """Return everything that a launch of a kernel depends on."""
         text = self.by_name[".text." + name]
         banks = {}
         for s in self.sections:
@@ -144,7 +144,7 @@ class Cubin:
         }
 
     def variables(self):
-        """Data that is not of one kernel, and tables of addresses."""
+        """Yield data that is shared by kernels, and address tables."""
         for s in self.symbols:
             if s.info & 15 == 1 and s.section < len(self.sections):
                 section = self.sections[s.section]
@@ -157,7 +157,7 @@ class Cubin:
 
 
 def extracted(library, kind):
-    """The files that cuobjdump takes out of a library: (name, bytes), kind is elf or ptx."""
+    """Return the (name, bytes) of each file that cuobjdump extracts from a library. kind is elf or ptx."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             ["cuobjdump", f"-x{kind}", "all", pathlib.Path(library).resolve()], cwd=folder, capture_output=True, text=True
@@ -169,7 +169,7 @@ def extracted(library, kind):
 
 
 def cubins(library):
-    """(arch, Cubin) of each file of device code, in the library's order."""
+    """Return the (arch, Cubin) of each device code file, in the library's order."""
     return [(re.search(r"\.(sm_\w+)\.cubin$", name)[1], Cubin(data)) for name, data in extracted(library, "elf")]
 
 
@@ -184,7 +184,9 @@ def print_kernels(libraries):
 
 
 def ops_of(wheel):
-    """The libraries of an unpacked wheel, by op: lib/fused_adam_op.so and fused_adam_op.cpython-311-….so are one op."""
+    """Return the libraries of an unpacked wheel by op.
+
+    lib/fused_adam_op.so and fused_adam_op.cpython-311-….so are the same op."""
     found = {}
     for path in pathlib.Path(wheel).glob("deepspeed/**/*.so"):
         # DeepSpeed writes deepspeed.inference.v2.kernels and inference_core_ops without a dot between them.
@@ -193,7 +195,7 @@ def ops_of(wheel):
 
 
 def gathered(library, only):
-    """What a library holds, for all archs or only one: kernels by arch and name, variables, PTX."""
+    """Return a library's kernels by arch and name, variables and PTX, for all archs or only one."""
     kernels, variables = collections.defaultdict(list), collections.Counter()
     for arch, cubin in cubins(library):
         if only and arch != only:
@@ -206,7 +208,7 @@ def gathered(library, only):
 
 
 def compare_op(first, second, only):
-    """What two builds of an op have in common, and each difference in words."""
+    """Return statistics of two builds of an op, and a description of each difference."""
     (a, a_variables, a_ptx), (b, b_variables, b_ptx) = gathered(first, only), gathered(second, only)
     same, size, digest, differences = 0, 0, hashlib.sha256(), []
     for arch, name in sorted(a.keys() | b.keys()):

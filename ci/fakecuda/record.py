@@ -12,8 +12,8 @@ STAND_INS = ("libcudart.so.13", "libcublas.so.13", "libcurand.so.10")
 
 
 def record(python, libraries, kernels, wheel, op, path, *mutant):
-    # torch's libraries find each other by RPATH, which comes before LD_LIBRARY_PATH; a library that is loaded
-    # already serves everybody who needs its soname.
+    # torch's libraries find each other by RPATH, which comes before LD_LIBRARY_PATH, but not before an already
+    # loaded library with the same soname.
     preload = [*mutant, *(os.path.join(libraries, name) for name in STAND_INS)]
     environment = {
         **os.environ,

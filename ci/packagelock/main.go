@@ -22,7 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/packages"
 )
 
-// atOnce is the number of toolchains that are resolved side by side.
+// atOnce is the number of toolchains that are resolved in parallel.
 const atOnce = 4
 
 func main() {

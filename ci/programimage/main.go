@@ -92,7 +92,7 @@ func writeImage(release string, at time.Time) (v1.Hash, error) {
 	return index.Digest()
 }
 
-// account is the number of the user as whom the program runs, unless docker run --user names another one.
+// account is the uid of the program, unless docker run --user sets another.
 const account = 65532
 
 // newImage returns the image of one program.

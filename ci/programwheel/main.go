@@ -148,7 +148,7 @@ Description-Content-Type: text/markdown
 
 // programWheel is a wheel in the making.
 type programWheel struct {
-	stem   string // name and version: the start of the names of its own folders
+	stem   string // name and version, the prefix of its directories
 	out    bytes.Buffer
 	zip    *zip.Writer
 	record []wheel.RecordEntry

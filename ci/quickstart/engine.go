@@ -19,7 +19,7 @@ const own = "dsbuild's own engine"
 // exitNone is the program's exit code if there is no engine.
 const exitNone = 3
 
-// noneError gives the reason why this machine has no container engine.
+// noneError is why this machine has no container engine.
 type noneError struct{ Why string }
 
 func (e *noneError) Error() string { return e.Why }

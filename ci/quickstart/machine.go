@@ -53,7 +53,7 @@ func chooseDir(checkout, cache string) (string, error) {
 // nodePythons lists the Pythons that nodes can have, the Python of the default base first.
 func nodePythons() []string { return []string{"3.11", "3.12", "3.13", "3.10"} }
 
-// readMachine decides how the wheel is built. It downloads nothing, and its error names all
+// readMachine decides how the wheel is built. It downloads nothing, and its error lists all
 // missing programs.
 func readMachine(ctx context.Context) (machine, error) {
 	dir, err := chooseDir(".", cacheDir())
@@ -104,8 +104,8 @@ func checkPrograms(ctx context.Context, environ []string, engine bool) (python s
 	return python, errors.Join(missing...)
 }
 
-// choosePython returns the Python of the wheel and the nodes; "" if none fits. A build on this
-// machine needs its header too.
+// choosePython returns the Python of the wheel and the nodes, or "" if none is suitable. A build on
+// this machine also needs its headers.
 func choosePython(g pipeline.BuildHost, engine bool) string {
 	uv := slices.Contains(g.Tools, "uv")
 	for _, version := range nodePythons() {

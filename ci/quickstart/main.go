@@ -114,8 +114,8 @@ func runQuickstart(ctx context.Context) error {
 	return nil
 }
 
-// compileProgram compiles dsbuild, and starts the engine if one builds the wheel. While an engine downloads
-// its sources, dsbuild is compiled.
+// compileProgram compiles dsbuild, and starts the engine if one builds the wheel. An engine downloads its
+// sources meanwhile.
 func (m machine) compileProgram(ctx context.Context) error {
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -178,7 +178,7 @@ func printStep(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "==> "+format+"\n", args...)
 }
 
-// runChild runs a program to its end.
+// runChild runs a program and waits for it.
 func runChild(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) error {
 	cmd := child.Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr

@@ -16,15 +16,15 @@ import (
 )
 
 // The nodes of quickstart end with the program that starts them. For `make nodes` that is a
-// keeper, which runs until `make nodes-stop` tells it to end. It listens on a Unix socket: who
-// can connect knows that the nodes run.
+// keeper, which runs until `make nodes-stop`. It listens on a Unix socket, so a successful connection
+// shows that the nodes run.
 
 // ready is the keeper's last line.
 const ready = "ready"
 
 func keeperSocket() string { return cacheDir() + ".nodes" }
 
-// callKeeper connects to the keeper; the error is for the caller alone.
+// callKeeper connects to the keeper.
 func callKeeper(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, "unix", keeperSocket())
@@ -68,7 +68,7 @@ func keepNodes(ctx context.Context, python string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, fleet.Down()) }()
-	// The nodes' folder is locked, so an old socket is nobody's.
+	// The nodes' directory is locked, so an old socket is unused.
 	if err := os.Remove(keeperSocket()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -94,7 +94,7 @@ func keepNodes(ctx context.Context, python string) (err error) {
 	}
 }
 
-// closeOutput sends the keeper's further output nowhere: whoever reads it has ended.
+// closeOutput discards the keeper's further output, because its reader has ended.
 func closeOutput() error {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {

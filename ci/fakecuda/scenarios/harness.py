@@ -1,7 +1,7 @@
-"""What the scenarios share: calls of an op with their results in the record, and tensors.
+"""Code that the scenarios share: recorded calls of an op, and tensors.
 
-A case is one call. Its line "case NAME" begins what the record holds of it; "result …" or "error …" ends it.
-Nothing is judged here: compare.py compares the records of two wheels."""
+A case is one call. In the record it begins with the line "case NAME" and ends with "result …" or "error …".
+compare.py compares the records of two wheels."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ def line(text):
 
 
 def shown(value):
-    """A result in words: of a tensor everything but its elements, which no kernel wrote, and an address of the host."""
+    """Describe a result. Of a tensor, omit the elements, which no kernel wrote, and host addresses."""
     if isinstance(value, torch.Tensor):
         place = f"{value.device} at {value.data_ptr():x}" if value.is_cuda else f"{value.device}"
         return (
@@ -35,7 +35,7 @@ def shown(value):
 
 
 def case(name, function, *args, **kwargs):
-    """Calls a function; its result, or the error in its place, is recorded. Returns the result, or None."""
+    """Call a function and record its result or its error. Return the result, or None."""
     line(f"case {name}")
     try:
         result = function(*args, **kwargs)
@@ -54,8 +54,8 @@ def empty(*shape, dtype=F32, device="cuda"):
 
 
 def load(wheel, op):
-    """The module of an op in an unpacked wheel. DeepSpeed's own packages are not imported: they ask
-    for more than the op."""
+    """Import the module of an op in an unpacked wheel, without DeepSpeed's own packages, which import
+    more than the op."""
     places = (f"deepspeed/ops/**/{op}_op.*", f"deepspeed/inference/v2/**/{op}.*", f"deepspeed/inference/v2/kernels{op}.*")
     found = [p for place in places for p in sorted(pathlib.Path(wheel).glob(place)) if p.suffix in (".py", ".so")]
     if not found:
@@ -71,7 +71,7 @@ def load(wheel, op):
 
 @contextlib.contextmanager
 def refusing(error, what):
-    """CUDA refuses launches of kernels with this in their name, or malloc, by an error's number."""
+    """Make CUDA fail malloc, or launches of kernels with this in their name, with an error number."""
     os.environ["FAKECUDA_REFUSE"] = f"{error}:{what}"
     try:
         yield
@@ -80,7 +80,7 @@ def refusing(error, what):
 
 
 def on_streams_and_devices(name, call, make):
-    """Calls an op on other streams and devices. make(device) makes the arguments of a call."""
+    """Call an op on other streams and devices. make(device) makes the arguments of a call."""
     here, there = torch.cuda.Stream(), torch.cuda.Stream(device="cuda:1", priority=-1)
     with torch.cuda.stream(here):
         case(f"{name}: on a stream", call, *make("cuda"))
@@ -100,7 +100,7 @@ def on_streams_and_devices(name, call, make):
 
 
 def with_refused_launches(name, call, make, kernels, errors=(1, 2, 9, 98, 701)):
-    """Calls an op whose launches CUDA refuses: 1 invalid value, 2 out of memory, 9 invalid configuration, 98 invalid
+    """Call an op whose launches fail: 1 invalid value, 2 out of memory, 9 invalid configuration, 98 invalid
     device function, 701 out of resources."""
     for error in errors:
         for kernel in kernels:

@@ -165,7 +165,7 @@ def in_a_thread(op, depth, call, flag):
         with torch.cuda.stream(torch.cuda.Stream()):
             case(f"{op}: in a thread, on a stream", call, flag, lists_of(depth, [5, 6]), 64)
 
-    with torch.cuda.stream(torch.cuda.Stream()):  # a thread has a current stream of its own
+    with torch.cuda.stream(torch.cuda.Stream()):  # the current stream is per thread
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()

@@ -1,5 +1,5 @@
-"""The kernels for batches of requests of any length. Their metadata lies in tensors of numbers, which kernels
-alone read."""
+"""The kernels for batches of requests of any length. Their metadata is in integer tensors, which only kernels
+read."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Runs the scenarios of an op of an unpacked wheel: run.py WHEEL OP. record.py sets the environment."""
+"""Run the scenarios of an op of an unpacked wheel: run.py WHEEL OP. record.py sets the environment."""
 
 import concurrent.futures
 import importlib
