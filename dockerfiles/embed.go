@@ -1,7 +1,7 @@
 // Package dockerfiles holds the toolchain images: a Dockerfile of two stages, and its scripts,
-// which the host builder also runs. The versions are pinned here: those of packages in *.txt,
-// those of tools in the ARG lines. The user chooses torch and the CUDA toolkit, so these two are
-// arguments. packages.lock pins each Python package by the sha256 of its file.
+// which the host builder also runs. Package versions are pinned in *.txt, tool versions in the
+// ARG lines. The user chooses torch and the CUDA toolkit, so these two are arguments.
+// packages.lock pins each Python package by the sha256 of its file.
 package dockerfiles
 
 import (
@@ -85,8 +85,8 @@ func NvccURL(mirror string) string {
 	return cmp.Or(mirror, of["ARCHIVE"]) + "/" + of["PACKAGE"]
 }
 
-// RuntimeRequirements lists the packages that DeepSpeed needs at run time beside torch, as pinned
-// requirements. The smoke test and the test nodes install them.
+// RuntimeRequirements lists DeepSpeed's run-time dependencies except torch, as pinned requirements.
+// The smoke test and the test nodes install them.
 func RuntimeRequirements() ([]string, error) { return requirements("runtime.txt") }
 
 // BuildRequirements lists the tools of a build, as pinned requirements.

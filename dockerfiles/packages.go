@@ -237,7 +237,7 @@ func CUDARequirements(source, toolkit string) []string {
 	switch source {
 	case "cuda13":
 		return []string{"cuda-toolkit[nvcc,crt,nvvm,cccl,cudart,cublas,curand,cusolver,cusparse]==" + toolkit}
-	case "cuda12": // torch's own packages have the headers, but those that nvcc brings
+	case "cuda12": // torch's own packages have the headers, except nvcc's
 		return []string{"nvidia-cuda-nvcc-cu12==" + toolkit + ".*", "nvidia-cuda-cccl-cu12==" + toolkit + ".*"}
 	}
 	return nil

@@ -2,7 +2,7 @@ package dockerfiles
 
 import "strings"
 
-// UVVersion is the uv that makes environments: those of the images, by uv.txt, and those of nodes.
+// UVVersion returns the version of uv, from uv.txt, that makes the environments of images and nodes.
 func UVVersion() string {
 	for _, p := range readPinned(uvX86) {
 		return p.Version

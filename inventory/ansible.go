@@ -384,7 +384,7 @@ func (v *varReader) key(name, key string) {
 		v.unusable("", "%s: %v", name, err)
 		return
 	}
-	// The value has no place of its own in a file: all problems are the variable's.
+	// Positions inside the value are unknown, so every error has the variable's position.
 	inner := &reader{Reader: yamldoc.Reader{File: v.File}, dir: v.dir, home: v.home}
 	if node := inner.Parse(text); node != nil {
 		for _, k := range keys() {

@@ -36,8 +36,7 @@ var (
 	section = regexp.MustCompile(`^\[[^\]]*[^\]0-9,-][^\]]*\]`)
 )
 
-// guess detects the format from lines of text. yamlNamed reports that the file has the extension
-// of a YAML file.
+// guess detects the format from lines of text. yamlNamed is set if the file has a YAML extension.
 func guess(lines []string, yamlNamed bool) format {
 	var said []string
 	for _, line := range lines {

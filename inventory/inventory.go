@@ -57,6 +57,6 @@ type Host struct {
 	Env          map[string]string `json:"env,omitempty"`           // environment variables of every command
 	Setup        string            `json:"setup,omitempty"`         // shell line run before each command
 	ExecPrefix   []string          `json:"exec_prefix,omitempty"`   // command prefix, such as a container runner
-	Slots        int               `json:"slots,omitempty"`         // number of GPUs, for launchers; zero if not set
+	Slots        int               `json:"slots,omitempty"`         // number of GPUs, for launchers, or 0 if not set
 	Position     string            `json:"position"`                // file:line:column of its entry
 }

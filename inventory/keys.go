@@ -28,9 +28,8 @@ const (
 	maxSlots = 4096
 )
 
-// keys is the table of all keys that become settings. It leaves out "hosts" of a node and "name"
-// of an env, which identify the node or the env. inventory/schema.json holds the same keys for
-// editors.
+// keys is the table of all keys that become settings. It excludes "hosts" of a node and "name" of an
+// env, which identify the node or the env. inventory/schema.json has the same keys for editors.
 func keys() []key {
 	return []key{
 		{"address", inNode, func(r *reader, s *settings, v yamldoc.Node) { s.address = r.word(v, checkAddress) }},

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// optional is a value that a file may leave out.
+// optional is a value that a file may omit.
 type optional[T any] struct {
 	value T
 	set   bool
@@ -13,7 +13,7 @@ type optional[T any] struct {
 
 func some[T any](value T) optional[T] { return optional[T]{value, true} }
 
-// or returns o, or the fallback if the file left o out.
+// or returns o, or the fallback if the file omits o.
 func (o optional[T]) or(fallback optional[T]) optional[T] {
 	if o.set {
 		return o

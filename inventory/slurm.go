@@ -16,7 +16,7 @@ const slurmPrefix = "slurm:"
 // SlurmNode is a node as Slurm reports it.
 type SlurmNode struct {
 	Name   string
-	Slots  int      // number of GPUs; zero if none or unknown
+	Slots  int      // number of GPUs, or 0 if unknown
 	Groups []string // partitions, features and GPU types
 }
 

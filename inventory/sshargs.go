@@ -63,7 +63,7 @@ func (v *varReader) connecting(name string, words []string) ([]string, error) {
 		case !strings.Contains(sshConnecting, letter):
 			v.note("ignoring option -%s in %s", letter, name)
 		case letter == "o" && v.ignoresHostKeys(value):
-		case letter == "J": // ssh takes this form beside a ProxyCommand, too
+		case letter == "J": // ssh accepts -o ProxyJump even with a ProxyCommand
 			kept = append(kept, "-o", "ProxyJump="+value)
 		default:
 			kept = append(kept, "-"+letter, value)

@@ -231,7 +231,7 @@ func (m *marked) Write(b []byte) (int, error) {
 
 func (m *marked) pass(b []byte) {
 	if m.to != nil {
-		m.to.Write(b) //nolint:errcheck // likewise
+		m.to.Write(b) //nolint:errcheck // the program's exit status decides
 	}
 }
 
