@@ -47,7 +47,7 @@ jax-form: manual
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j.Nodes != (Nodes{2, 2}) || j.GPUs != 4 || j.Procs != 4 || j.CPUs != 6 || j.Time != "2:00:00" || j.WorldSize() != 8 {
+	if j.Nodes != (Nodes{2, 2}) || j.GPUs != 4 || j.Procs != 4 || j.CPUs != 18 || j.Time != "2:00:00" || j.WorldSize() != 8 {
 		t.Errorf("%+v", j)
 	}
 	if !slices.Equal(j.Args, []string{"--lr", "5e-5", "--name", "x"}) || j.Script != "train.py" {
