@@ -117,7 +117,7 @@ func newEnvPlan(plan envdeploy.Plan, h hints) envPlan {
 	return doc
 }
 
-// gpuList is gpus.json: dsbuild gpus.
+// gpuList is the document of gpus.json.
 type gpuList struct {
 	compat.Origin
 	GPUs []listedGPU `json:"gpus"`
@@ -173,7 +173,7 @@ type lintFindings struct {
 	Findings []lint.Finding `json:"findings"`
 }
 
-// nodeList is nodes.json: dsbuild nodes. Settings that the inventory lacks are left out.
+// nodeList is the document of nodes.json. Settings that the inventory lacks are omitted.
 type nodeList struct {
 	KnownHosts string           `json:"known_hosts,omitempty"`
 	Nodes      []inventory.Host `json:"nodes"`
@@ -187,7 +187,7 @@ func newNodeList(inv *inventory.Inventory) nodeList {
 	return doc
 }
 
-// opList is ops.json: dsbuild ops.
+// opList is the document of ops.json.
 type opList struct {
 	compat.Origin
 	Default []string    `json:"default"`
@@ -206,7 +206,7 @@ func newShipPlan(plan *ship.Selection, preview deploy.Plan, h hints) shipPlan {
 	return shipPlan{newWheelForPlan(plan), newDeployPlan(preview, h)}
 }
 
-// toolchainList is toolchains.json: dsbuild toolchains.
+// toolchainList is the document of toolchains.json.
 type toolchainList struct {
 	Toolchains table[compat.CUDASourceInfo] `json:"toolchains"`
 	Bases      table[compat.Base]           `json:"bases"`

@@ -178,7 +178,7 @@ func (f buildFlags) open(
 	}}, nil
 }
 
-// planner brings a source, and returns what plans its wheels. It stays open as long as the tools.
+// planner fetches a source and returns the planner of its wheels, which stays open as long as the tools.
 func (t *buildTools) planner(ctx context.Context, source string) (*planner.Planner, error) {
 	p, err := planner.Open(ctx, t.options, t.backend, source)
 	if err == nil {
@@ -196,8 +196,8 @@ func (t *buildTools) Close() {
 	t.backend.Close()
 }
 
-// openShip opens what builds the wheels of a request for nodes. GPUs and ops that the tables lack are refused before
-// any node is asked. The tools stay open until the shipment has ended.
+// openShip opens the tools that build wheels for nodes. It rejects unknown GPUs and ops before any node is
+// contacted. The tools stay open until the shipment has ended.
 func (f buildFlags) openShip(
 	ctx context.Context, a *app, network pipeline.Network, opt planner.Options, source string, r wheel.Request,
 ) (*buildTools, ship.Options, error) {

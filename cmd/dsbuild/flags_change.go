@@ -27,7 +27,7 @@ type changeFlags struct {
 	dryRun  bool
 }
 
-// add declares the flags; the command has those of nodeFlags.
+// add declares the flags, in addition to nodeFlags.
 func (f *changeFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.policy, "policy", "",

@@ -180,7 +180,7 @@ type forFlags struct {
 	limit     string
 }
 
-// add declares the flags; usage is that of --for.
+// add declares the flags; usage is the usage of --for.
 func (f *forFlags) add(cmd *cobra.Command, usage string) {
 	var others cobra.Command
 	others.Flags().SortFlags = false

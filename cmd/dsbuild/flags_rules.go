@@ -16,7 +16,7 @@ const (
 	excludesRule = "dsbuild_excludes" // a flag that it cannot be used with, and why
 )
 
-// flagsNeed declares flags that have no effect without another one.
+// flagsNeed declares flags that have no effect without the flag needed.
 func flagsNeed(cmd *cobra.Command, needed string, names ...string) {
 	for _, name := range names {
 		annotate(cmd, name, needsRule, needed)

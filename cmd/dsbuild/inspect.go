@@ -201,7 +201,7 @@ func variantsOf(c wheel.Contents) string {
 	return strings.Join(several, ", ")
 }
 
-// knownFacts joins each title with its value, and leaves out those without a value.
+// knownFacts joins each title with its value. It skips empty values.
 func knownFacts(all [][2]string) []string {
 	var parts []string
 	for _, p := range all {
@@ -241,7 +241,7 @@ func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 	return strings.Join(parts, ", ")
 }
 
-// systemLibraries are the libraries that the wheel needs and does not bring.
+// systemLibraries returns the libraries that the wheel needs but does not contain.
 func systemLibraries(c wheel.Contents) []string {
 	inside := map[string]bool{}
 	for _, e := range c.Extensions {

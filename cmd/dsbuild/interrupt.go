@@ -56,9 +56,8 @@ func wasInterrupted(ctx context.Context) bool {
 	return errors.As(context.Cause(ctx), &cause)
 }
 
-// withoutBrokenPipe returns a writer that goes on where its reader has gone, as
-// head does when it has enough: a deploy is not cut off by the end of its
-// output, and the exit code is that of the run. Other errors remain errors.
+// withoutBrokenPipe returns a writer that ignores a closed reader, such as head: the deploy continues,
+// and its result determines the exit code. Other errors remain errors.
 func withoutBrokenPipe(w io.Writer) io.Writer {
 	// By default Go ends the process; programs that dsbuild starts keep that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

@@ -59,7 +59,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string, unset nodeD
 	if name == "" {
 		return nil, &usageError{err: errors.New("INVENTORY: empty value"), hint: "set the shell variable, or pass an inventory"}
 	}
-	within, _ := filepath.Glob(filepath.Join(name, "*.whl")) // what is no pattern is no folder of wheels
+	within, _ := filepath.Glob(filepath.Join(name, "*.whl")) // an invalid pattern is not a directory of wheels
 	if len(within) > 0 || strings.HasSuffix(name, ".whl") {
 		what := "a wheel"
 		if len(within) > 0 {

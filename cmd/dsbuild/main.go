@@ -36,7 +36,7 @@ type app struct {
 	console  *ui.Console     // the reporter, for global flags; nil in tests of the command tree
 	show     ui.Settings     // global flags
 	hints    hints           // writes out the commands in hints
-	prompt   remote.Prompter // asks at the terminal; nil: there is none. Closed by run
+	prompt   remote.Prompter // asks at the terminal, or nil without one. Closed by run
 	version  string
 }
 

@@ -32,7 +32,7 @@ func newManCommand(a *app) *cobra.Command {
 					}
 				}
 			}
-			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
+			// SOURCE_DATE_EPOCH, if set, is the date of the pages.
 			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}
 			return doc.GenManTree(cmd.Root(), header, args[0])
 		},

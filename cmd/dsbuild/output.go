@@ -83,9 +83,9 @@ type changePlan interface {
 	Err() error
 }
 
-// endSurvey prints the plan of a dry run. done is true if the command ends with its survey: after a dry run, whose error
-// is the one that the report of this plan would have, and if the survey failed with err. After an interrupted survey the
-// command goes on: Apply then only reports.
+// endSurvey prints the plan of a dry run. done is true if the command ends with its survey: if the survey
+// failed with err, and after a dry run, which returns the same error as the report of its plan. After an
+// interrupted survey the command continues, because Apply then only reports.
 func (f changeFlags) endSurvey(
 	ctx context.Context, a *app, nodes nodeFlags, plan changePlan, document func() any, err error,
 ) (done bool, _ error) {

@@ -42,7 +42,7 @@ func newRootCommand(a *app) *cobra.Command {
 		a.hints = newHints(cmd, args)
 		return a.prepare(cmd)
 	}
-	cobra.EnableCommandSorting = false // the order of commandGroups is that of the work
+	cobra.EnableCommandSorting = false // commandGroups has the order of the work
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, cmd := range group.commands {

@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// shipFlags are the flags of dsbuild ship: those of builds, and those of deploys.
+// shipFlags are the flags of ship, which include those for builds and deploys.
 type shipFlags struct {
 	request requestFlags
 	build   buildFlags
