@@ -53,7 +53,7 @@ func (i Interpreter) Has(part string) bool { return slices.Contains(i.Parts, par
 type Compiler struct {
 	Version string // X.Y.Z
 	CC      string // path
-	CXX     string // path of the g++ that belongs to it; "" where there is none
+	CXX     string // path of its g++, or ""
 	Headers bool   // whether it finds those of the C and C++ libraries
 }
 

@@ -15,10 +15,10 @@ type Builder interface {
 	Open(ctx context.Context, p *Plan, w Work) (Workspace, error)
 }
 
-// Work says how a builder works. It changes no wheel.
+// Work configures a builder. It does not affect the wheel.
 type Work struct {
-	Jobs    int         // compile jobs; 0: as many as there are cores
-	NoCache bool        // compile and test anew
+	Jobs    int         // compile jobs; zero means one per core
+	NoCache bool        // recompile and retest
 	Log     io.Writer   // gets the output of each step
 	Report  ui.Reporter // gets each step
 }

@@ -128,8 +128,8 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	return err
 }
 
-// BundleFor gathers the packages that the wheel of a plan requires in a wheelhouse of its own, in the
-// folder name of Dir.
+// BundleFor gathers the packages that a plan's wheel requires in a separate wheelhouse: the directory
+// name in Dir.
 func (r Runner) BundleFor(ctx context.Context, name string, p *Plan, made wheel.Artifact) (*wheel.Bundle, error) {
 	plan, err := NewBundlePlan(p, nil, true)
 	if err != nil {
@@ -146,8 +146,8 @@ func (r Runner) BundleFor(ctx context.Context, name string, p *Plan, made wheel.
 	return &b, err
 }
 
-// Bundle makes the wheelhouse of a plan beside the finished wheel a. It replaces a wheelhouse
-// that is there already.
+// Bundle makes the wheelhouse of a plan next to the finished wheel a. It replaces an existing
+// wheelhouse.
 func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wheel.Bundle, error) {
 	tmp, err := scratch.New("")
 	if err != nil {
@@ -196,7 +196,7 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	})
 }
 
-// importInputs gives the workspace the inputs of the first steps: the wheel, or the copies
+// importInputs imports the inputs of the first steps into the workspace: the wheel, or the copies
 // of the companions' sources.
 func (b *BundlePlan) importInputs(s Step, space Workspace, a wheel.Artifact, dir string) error {
 	files := []string{a.Path}

@@ -52,9 +52,8 @@ var (
 	quotesSource = regexp.MustCompile(`^ +\d* \| `)
 )
 
-// diagnosis finds the line in which a compiler or linker gives the reason for its failure; -1 if
-// there is none. The first error can be a consequence of a later #error, because g++ goes on
-// after one.
+// diagnosis returns the index of the line with a compiler's or linker's reason for its failure, or
+// -1. The first error can be a consequence of a later #error, because g++ continues after one.
 func diagnosis(lines []string) int {
 	// The forms of a compiler's errors. Those that explain others come first.
 	for _, kind := range []*regexp.Regexp{
@@ -73,8 +72,8 @@ func diagnosis(lines []string) int {
 	return -1
 }
 
-// otherHash matches the line in which uv says that a file has another hash than the plan; pip names
-// the requirement in a line of its own.
+// otherHash matches uv's line for a file whose hash differs from the plan's. pip prints the
+// requirement on a separate line.
 var otherHash = regexp.MustCompile("(?:Hash mismatch for `?|DO NOT MATCH THE HASHES[^\n]*\n\\s*)" +
 	"([A-Za-z0-9._-]+==[^\\s`]+)")
 
@@ -91,9 +90,9 @@ var (
 
 func indentLines(lines []string) string { return "  " + strings.Join(lines, "\n  ") }
 
-// StepFailed returns the error of a step. ran says that its program ran and failed, with the lines of
-// FailureLines in tail; else the step did not come to its end. The exit code is 4 for a wheel that does not
-// work after its installation, and for a package that is not the one of the plan.
+// StepFailed returns the error of a step. If its program ran and failed, ran is set and tail has the
+// lines of FailureLines; otherwise the step did not complete. The exit code is 4 for a wheel that does
+// not work after its installation, and for a package that differs from the plan's.
 func StepFailed(step string, err error, ran bool, tail string) error {
 	err = fmt.Errorf("step %s: %w", step, err)
 	if tail != "" {

@@ -16,7 +16,7 @@ import (
 // same torch, and deployed to the nodes together with it.
 type Companion struct {
 	Name    string // normalised as PEP 503 says
-	Version string // of the index; "" where there is a Source
+	Version string // of the index; empty if Source is set
 	Source  *Source
 }
 

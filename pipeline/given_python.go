@@ -29,8 +29,7 @@ type GivenPython struct {
 
 	Details GivenDetails
 	Sites   []string // the directories of its packages: its path without the standard library
-	// CUDAHome is the CUDA toolkit that is part of it, Nvcc its version as
-	// X.Y; "" where it has none.
+	// CUDAHome is the CUDA toolkit in the environment, Nvcc its version as X.Y. Both are empty without one.
 	CUDAHome, Nvcc string
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// KeyOf returns the key by which the store knows the wheel of a request, beside the digest of its plan: of a plan made
-// without an engine, in which an image's tag stands for the image, and of the builder that was asked for.
+// KeyOf returns a second key, besides the plan's digest, for a request's wheel in the store. It depends on
+// a plan made without an engine, in which an image's tag stands for the image, and on the requested builder.
 func KeyOf(sketch *Plan, builder string) string {
 	text, _ := json.Marshal([]string{sketch.Digest, builder}) // strings alone: cannot fail
 	sum := sha256.Sum256(text)
@@ -64,7 +64,7 @@ func (s Store) readNote(key string) ([]string, error) {
 	return found, nil
 }
 
-// PlanOf returns the digest of the plan that a key led to, "" if none is known.
+// PlanOf returns the digest of the plan that a key led to, or "".
 func (s Store) PlanOf(ctx context.Context, key string) (digest string, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return "", nil //nolint:nilerr // an unreadable store counts as empty

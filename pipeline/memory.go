@@ -41,8 +41,8 @@ func availableMemory(root string) int64 {
 	return free
 }
 
-// groupLimit returns the lowest limit of a control group and its parents. Memory that the group
-// holds already is mostly cached files and does not count.
+// groupLimit returns the lowest limit of a control group and its parents. It ignores the group's
+// current usage, which is mostly cached files.
 func groupLimit(root, tree, group, file string) int64 {
 	lowest := int64(1) << 62
 	for {
@@ -56,7 +56,7 @@ func groupLimit(root, tree, group, file string) int64 {
 	}
 }
 
-// readSmall returns a small file's content, "" if there is no such file.
+// readSmall returns a small file's content, or "" if the file is unreadable.
 func readSmall(root, file string) string {
 	b, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {

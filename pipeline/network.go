@@ -26,23 +26,23 @@ import (
 // same wheel. The zero Network has no settings.
 type Network struct {
 	variables map[string]string
-	ca        string // certificates beside those of the system, PEM
+	ca        string // additional CA certificates, PEM
 	toolkit   string // file of nvcc's package, checked
 }
 
 // Toolkit returns the file of the package with nvcc for CUDA 12. It returns "" if none was given.
 func (n Network) Toolkit() string { return n.toolkit }
 
-// NetworkOptions are the settings of the site on the command line. Those left out come from
-// the environment, from the variables of pip, uv and other programs.
+// NetworkOptions are the site's settings on the command line. Unset options come from the
+// environment variables of pip, uv and other programs.
 type NetworkOptions struct {
 	IndexURL       string   // the package index
-	ExtraIndexURLs []string // others beside it
-	CA             string   // file of certificates to trust beside the system's
+	ExtraIndexURLs []string // additional indexes
+	CA             string   // file of additional CA certificates
 	NvccDeb        string   // file of Debian's package with nvcc 12.4
 }
 
-// networkError is a setting of the site that cannot be used: name is that of the flag or variable.
+// networkError is an unusable setting of the site: name is the flag or variable.
 func networkError(name, takes, format string, args ...any) error {
 	return fault.New(fault.Usage, "set "+name+" to "+takes, name+": "+format, args...)
 }
@@ -162,7 +162,7 @@ func withoutIndexName(index string) string {
 	return index
 }
 
-// checkURL never repeats the URL that it refuses: it may hold a password.
+// checkURL never repeats a rejected URL: it may contain a password.
 func checkURL(from, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -213,7 +213,7 @@ func (n *Network) readCertificates(flag, variable string) error {
 	}
 	var out bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type == "CERTIFICATE" { // a key beside them is nobody's business
+		if block.Type == "CERTIFICATE" { // never a private key in the same file
 			if err := pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes}); err != nil {
 				return err
 			}
@@ -226,8 +226,8 @@ func (n *Network) readCertificates(flag, variable string) error {
 	return nil
 }
 
-// FileIndexes returns the indexes in which files of a lock may be: those beside the package index,
-// as uv asks them first, and the package index.
+// FileIndexes returns the indexes that may have a lock's files: the additional indexes, because uv
+// queries them first, and then the package index.
 func (n Network) FileIndexes() []string {
 	return append(strings.Fields(n.variables["UV_INDEX"]), cmp.Or(n.variables["UV_DEFAULT_INDEX"], packageIndex))
 }
@@ -238,10 +238,10 @@ func (n Network) IndexClient() *pyindex.Client { return pyindex.New(n.Transport(
 // TorchIndex returns the address below which torch's own indexes lie.
 func (n Network) TorchIndex() string { return cmp.Or(n.variables[torchIndexes], torchIndex) }
 
-// Programs returns the variables with which programs of this machine, such as uv, reach the site's
-// services: environ without other settings of theirs. They trust the system's certificates, as curl and
-// git do, not only those that come with them: a proxy of the site may sign for every host. Certificates
-// beside the system's are written into dir.
+// Programs returns the environment with which local programs, such as uv, reach the site's services:
+// environ without other settings for them. They trust the system's certificates, as curl and git do, not
+// only bundled ones, because a proxy of the site may sign for every host. Additional certificates are
+// written to dir.
 func (n Network) Programs(environ []string, dir string) ([]string, error) {
 	var out []string
 	for _, v := range environ {

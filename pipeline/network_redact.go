@@ -15,8 +15,8 @@ import (
 // hidden replaces a secret.
 const hidden = "***"
 
-// Secrets returns the texts of the site that nobody may read, the longest first: user names and
-// passwords in URLs, tokens, and the values in a query.
+// Secrets returns the site's secrets, longest first: user names and passwords in URLs, tokens, and
+// the values in a query.
 func (n Network) Secrets() []string {
 	var found []string
 	add := func(secret string, least int) {

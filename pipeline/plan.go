@@ -95,7 +95,7 @@ func (p Places) Env(s Step) map[string]string {
 type Base struct {
 	Ref    string `json:"ref"`    // image reference, or the tar's base name
 	File   string `json:"-"`      // path of a root file system or OCI tar
-	Digest string `json:"digest"` // sha256:…; "" when only the registry knows
+	Digest string `json:"digest"` // sha256:…, or "" if only the registry knows it
 	OCI    bool   `json:"oci,omitempty"`
 	Host   bool   `json:"host,omitempty"` // this machine: Digest covers the tools found there
 }
@@ -296,7 +296,7 @@ func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]st
 	}
 }
 
-// crossMachine returns the machine of the wheel if another one builds it, and "" otherwise.
+// crossMachine returns the wheel's machine if a different machine builds it, and "" otherwise.
 func crossMachine(tc compat.Toolchain) string {
 	if tc.IsCross() {
 		return tc.CPU.Machine()
@@ -430,10 +430,10 @@ func stableFiles(env map[string]string) []string {
 	return files
 }
 
-// crossVariable tells steps the machine of the wheel, if another one builds it.
+// crossVariable passes the wheel's machine to steps, if a different machine builds it.
 const crossVariable = "DSBUILD_CROSS"
 
-// abiVariable tells the compile step the ABI, if that is not torch's C++ interface.
+// abiVariable passes the ABI to the compile step, unless it is torch's C++ interface.
 const abiVariable = "DSBUILD_ABI"
 
 func (p *Plan) stripStep() Step {
@@ -477,7 +477,7 @@ func packStep(tc compat.Toolchain) Step {
 	return s
 }
 
-// manifestEnv leaves out the variables for places and speed: they do not change the wheel.
+// manifestEnv omits the variables for paths and speed, which do not change the wheel.
 func manifestEnv(build map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range build {
@@ -500,12 +500,12 @@ const (
 	SmokeStep   = "smoke"
 	BuildFile   = "build.json"
 
-	byteCodeFile = "bytecode.xz" // beside BuildFile, where that speaks of it
+	byteCodeFile = "bytecode.xz" // next to BuildFile, if that mentions it
 
 	NotRunFile = "not-run"
 )
 
-// smokeStep tells the script which ops have device code: they load without a GPU, but do not run.
+// smokeStep passes the ops with device code to the script: they load without a GPU, but do not run.
 func (p *Plan) smokeStep() Step {
 	tc := p.Toolchain()
 	s := Step{
@@ -544,7 +544,7 @@ const versionVariable = "DS_BUILD_STRING"
 func buildEnv(tc compat.Toolchain, keepDebug bool) map[string]string {
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
-		// where utils does not exist and is left out silently.
+		// which has no utils and skips it silently.
 		"DS_ACCELERATOR":  "cuda",
 		"DS_ENABLE_NINJA": "1",
 		"DSBUILD_CPU":     string(tc.CPU),
@@ -567,8 +567,8 @@ func buildEnv(tc compat.Toolchain, keepDebug bool) map[string]string {
 		"PYTHONHASHSEED":            "0",
 	}
 	if tc.Nvcc && !strings.HasPrefix(tc.Toolkit+".", tc.CUDA+".") {
-		// Versions of one major work together. DeepSpeed knows only the pairs that existed when
-		// it was released.
+		// Versions with the same major version work together. DeepSpeed knows only the pairs that
+		// existed when it was released.
 		env["DS_SKIP_CUDA_CHECK"] = "1"
 	}
 	if len(tc.Archs) > 0 {

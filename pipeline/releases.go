@@ -35,7 +35,7 @@ import (
 // does not answer, the tables stay unchanged. A lookup fails only when it is interrupted.
 type Releases struct {
 	client  *pyindex.Client
-	indexes []string // the package index, then those beside it
+	indexes []string // the package index, then the additional ones
 	torch   string   // below it lie torch's own indexes: cu126, cu128
 }
 

@@ -23,14 +23,14 @@ type Runner struct {
 	Dir     string // where wheels are put (-o)
 	Logs    string // where the logs of builds are kept
 	Version string // dsbuild's own, for the manifest
-	Jobs    int    // compile jobs; 0: as many as there are cores
-	NoCache bool   // take nothing from the store, compile and test anew
+	Jobs    int    // compile jobs; zero means one per core
+	NoCache bool   // ignore the store, recompile and retest
 	// Builder is asked for only when something has to be built.
 	Builder func(context.Context) (Builder, error)
 	Report  ui.Reporter
 	Network Network // whose secrets are kept out of all that is said and written
 
-	// Sign signs the wheel at path once it is in Dir; nil: dsbuild signs nothing.
+	// Sign signs the wheel at path once it is in Dir. It may be nil.
 	Sign func(path string) error
 
 	claim func(name string) error // of RunAll: reserves a file name in Dir
@@ -133,8 +133,8 @@ func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error)
 	return a, nil
 }
 
-// withWorkspace opens the workspace of a plan, with a log of its own, until use returns. It
-// returns the name of the builder.
+// withWorkspace opens the workspace of a plan, with its own log, until use returns. It returns the
+// name of the builder.
 func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, io.Writer) error) (string, error) {
 	builder, err := r.Builder(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func createLog(dir string, p *Plan) (*os.File, error) {
 	}
 	old, _ := filepath.Glob(filepath.Join(dir, "wheel-*.log"))
 	for _, log := range LeastRecentlyUsed(old, keptLogs-1) {
-		_ = os.Remove(log) // the next build tries again
+		_ = os.Remove(log) // the next build retries
 	}
 	return os.CreateTemp(dir, fmt.Sprintf("wheel-%s-*-%s.log", time.Now().UTC().Format("20060102T150405"), p.Digest[:12]))
 }

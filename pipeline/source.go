@@ -25,7 +25,7 @@ type Source struct {
 	Ref     string // the release; URL and reference of git, without credentials; else the file's name
 	Commit  string // of git; of a local checkout the commit it stands on
 	SHA256  string // of File
-	Version string // PEP 440, as the sources say it; "" where only building tells
+	Version string // PEP 440, as in the sources; empty if only a build determines it
 	Dirty   bool   // a local checkout that differs from its commit
 	File    string // "" for a release
 }
@@ -230,9 +230,9 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 	return "deepspeed-" + version, version, nil
 }
 
-// staleDeepSpeed reports the files that earlier builds leave in a tree, and those that a source
-// distribution brings from its own build. A build.txt would determine the version, and extensions
-// would be packed unchanged.
+// staleDeepSpeed reports whether a file is a product of an earlier build in the tree, or of a source
+// distribution's own build. A build.txt would determine the version, and extensions would be packed
+// unchanged.
 func staleDeepSpeed(name string) bool {
 	return name == "build.txt" || name == "deepspeed/git_version_info_installed.py" ||
 		strings.HasSuffix(name, ".so") || staleProject(name)
@@ -246,7 +246,7 @@ func staleProject(name string) bool {
 	}
 	elements := strings.Split(name, "/")
 	folders := elements[:len(elements)-1]
-	return slices.Contains(elements, ".git") || // as a file it is that of a submodule
+	return slices.Contains(elements, ".git") || // a file in submodules
 		slices.Contains(folders, "__pycache__") ||
 		slices.ContainsFunc(folders, func(e string) bool { return strings.HasSuffix(e, ".egg-info") })
 }

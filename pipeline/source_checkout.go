@@ -21,7 +21,7 @@ import (
 )
 
 // checkout is the state of a work tree. A checkout's settings may name programs for nearly every action of
-// git, so git only lists names and hashes here, which runs none of them, and dsbuild compares the files.
+// git, so git only lists names and hashes here, which runs none of them. The files are compared in Go.
 type checkout struct {
 	commit string   // "" before the first
 	dirty  bool     // it differs from the commit
@@ -30,8 +30,8 @@ type checkout struct {
 	env []string // of git, with settings of dsbuild's own
 }
 
-// openCheckout reads the state of the work tree that dir is, or is a part of; nil if git does not
-// track dir. It writes nothing there. scratch is a private folder of the caller's.
+// openCheckout reads the state of the work tree that contains dir, without writing to it. It returns
+// nil if git does not track dir. scratch is the caller's private directory.
 func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*checkout, error) {
 	top := dir // or the nearest folder above that has a .git; git need not be installed where there is none
 	for _, err := os.Lstat(filepath.Join(top, ".git")); err != nil; _, err = os.Lstat(filepath.Join(top, ".git")) {
@@ -58,7 +58,7 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 	if err := os.WriteFile(global, []byte("[safe]\n\tdirectory = *\n"), 0o600); err != nil {
 		return nil, err
 	}
-	defer os.Remove(global) //nolint:errcheck // it lies in a folder that the caller removes
+	defer os.Remove(global) //nolint:errcheck // in a directory that the caller removes
 	c := &checkout{env: append(gitEnv(environ, noVariables),
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+global, "GIT_ALLOW_PROTOCOL=file", "GIT_CONFIG_COUNT=5")}
 	for i, setting := range [][2]string{ // before those of the checkout
@@ -76,7 +76,7 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 		return nil, err
 	}
 	if top != dir {
-		// Part of a larger repository, or only lying in one, or below something with a .git.
+		// Part of a larger repository, or only inside one, or below something with a .git.
 		tracked, err := r.runGit(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml")
 		if err != nil || len(tracked) == 0 {
 			return nil, context.Cause(ctx)
@@ -87,13 +87,13 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 	return c, err
 }
 
-// repository is that of the work tree at top, for git to work in dir.
+// repository returns the repository of the work tree at top, for git to work in dir.
 func (c *checkout) repository(top, dir string) repository {
 	env := append(c.env[:len(c.env):len(c.env)], "GIT_DIR="+filepath.Join(top, ".git"), "GIT_WORK_TREE="+top)
 	return repository{dir, env}
 }
 
-// maxNested bounds how deep repositories may lie in each other.
+// maxNested bounds the nesting of repositories.
 const maxNested = 16
 
 // submoduleMode is the mode of a submodule in a commit.
@@ -154,7 +154,7 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 			c.dirty = true
 		default:
 			c.files = append(c.files, prefix+name)
-			c.dirty = c.dirty || info.Mode().Type()&^fs.ModeSymlink != 0 // a pipe, which would block: selectFiles refuses it
+			c.dirty = c.dirty || info.Mode().Type()&^fs.ModeSymlink != 0 // selectFiles rejects a pipe, which would block
 			if !c.dirty {
 				is, err = blobOf(path, info, len(commit))
 				c.dirty = err != nil || is != committed[name]

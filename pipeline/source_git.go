@@ -27,7 +27,7 @@ import (
 // gitRef is a repository and the requested tag, branch or commit.
 type gitRef struct {
 	url   string // as the user gave it: it may hold credentials
-	ref   string // tag, branch or commit; "" for the branch of the repository's HEAD
+	ref   string // tag, branch or commit; "" means HEAD
 	shown string // for people: "git+URL@REF" without credentials
 }
 
@@ -38,7 +38,7 @@ func gitSchemes() []string { return []string{"https", "http", "ssh", "file"} }
 var (
 	scpLike  = regexp.MustCompile(`^([A-Za-z0-9._-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^-:]`)
 	goodRef  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+=,%#@-]*$`)
-	userinfo = regexp.MustCompile(`://\S*@`) // a password may hold a slash that nobody has quoted
+	userinfo = regexp.MustCompile(`://\S*@`) // a password may hold an unquoted slash
 	scpUser  = regexp.MustCompile(`^[^/@:\s]+@([^/:\s]+:)`)
 )
 
@@ -106,7 +106,7 @@ var (
 func (g gitRef) unpackCommit(
 	ctx context.Context, clone string, root *os.Root, environ []string,
 ) (commit string, err error) {
-	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that the caller removes
+	defer os.RemoveAll(clone) //nolint:errcheck // in a directory that the caller removes
 	repo, err := newRepository(ctx, clone, g.url, environ)
 	if err != nil {
 		return "", err
@@ -154,7 +154,7 @@ type repository struct {
 	env []string
 }
 
-// rawAttributes, as $GIT_DIR/info/attributes, override the attributes that a tree brings: git writes and
+// rawAttributes, as $GIT_DIR/info/attributes, override a tree's own attributes: git writes and
 // compares the bytes of the commit, and runs no filter.
 const rawAttributes = "* -text -filter -ident -working-tree-encoding -export-subst -export-ignore\n"
 

@@ -120,7 +120,7 @@ func tooLarge() error {
 	return fault.WithHint(fmt.Errorf("more than %d bytes", int64(maxTreeBytes)), tooLargeHint)
 }
 
-// selectFiles leaves out stale and deleted files, and refuses files that cannot be copied.
+// selectFiles drops stale and deleted files, and rejects files that cannot be copied.
 func (t *tree) selectFiles(stale func(string) bool) error {
 	var kept []string
 	var total int64
@@ -181,9 +181,9 @@ func (t *tree) hasFile(name string) bool {
 	return found || strings.HasSuffix(name, "/") && i < len(t.names) && strings.HasPrefix(t.names[i], name)
 }
 
-// packTar writes the tree as a tar.gz with the one folder top, and returns its SHA-256. Equal
-// trees give equal bytes, whoever packs them and when: the names are sorted, and owner and times
-// are fixed. Nothing is compressed, because the output of compressors changes.
+// packTar writes the tree as a tar.gz with the single directory top, and returns its SHA-256. Its
+// output is reproducible: the names are sorted, and owner and times are fixed. Nothing is compressed,
+// because the output of compressors changes.
 func (t *tree) packTar(ctx context.Context, top, file string) (sum string, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {

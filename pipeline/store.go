@@ -135,7 +135,7 @@ func LeastRecentlyUsed(dirs []string, keep int) []string {
 	return dirs[min(keep, len(dirs)):]
 }
 
-// StoredWheel is a finished wheel with the files beside it.
+// StoredWheel is a finished wheel with its sidecar files.
 type StoredWheel struct {
 	File       string // path of the wheel
 	Manifest   wheel.Manifest
@@ -151,7 +151,6 @@ func Export(ctx context.Context, w StoredWheel, dir string) (wheel.Artifact, err
 	m := w.Manifest
 	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
 	return a, withLock(ctx, dir, false, func() error {
-		// Copy the wheel, and write the other files beside it.
 		if err := copyWhole(w.File, a.Path); err != nil {
 			return err
 		}
@@ -176,8 +175,8 @@ func Export(ctx context.Context, w StoredWheel, dir string) (wheel.Artifact, err
 	})
 }
 
-// copySignatures copies the signatures of the statement to those of the wheel at path. If these are
-// of another statement, it removes them first.
+// copySignatures copies the statement's signatures to the wheel at path. Unless same is set, it first
+// removes that wheel's signatures, which sign another statement.
 func (w StoredWheel) copySignatures(path string, same bool) error {
 	there, err := wheel.SignatureFiles(path)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// UpdateSums lists the files of the wheel at path anew, after one was added. A folder that has no list gets none.
+// UpdateSums updates the list of sums after a file was added to the wheel at path. A directory without a
+// list does not get one.
 func UpdateSums(ctx context.Context, path string) error {
 	dir, name := filepath.Split(path)
 	if _, err := os.Lstat(filepath.Join(dir, wheel.SumsName)); err != nil {
@@ -23,9 +24,9 @@ func UpdateSums(ctx context.Context, path string) error {
 	return withLock(ctx, filepath.Clean(dir), false, func() error { return writeSums(dir, name) })
 }
 
-// writeSums lists every wheel of dir, the files beside it, and the wheelhouse, in the form that sha256sum -c
-// reads. mine is the name of the wheel, or of the folder, that this run has written. Every other file keeps
-// its line, also if it is none of dsbuild's, or has changed since: so the list shows the change.
+// writeSums lists dir's wheels with their sidecar files, and the wheelhouse, in the format of sha256sum -c.
+// mine is the name of the wheel or directory that this run has written. Every other file keeps its line,
+// even if it has changed since, so that the list shows the change.
 func writeSums(dir, mine string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -84,7 +85,7 @@ func isPlain(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// ofWheel reports whether a name is that of a wheel or of a file beside one.
+// ofWheel reports whether name belongs to a wheel or its sidecar files.
 func ofWheel(name string) bool {
 	if _, signature := wheel.SignedName(name); signature {
 		return true

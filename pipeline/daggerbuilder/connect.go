@@ -135,7 +135,7 @@ func connectWithin(ctx context.Context, e engine.Engine, opts []dagger.ClientOpt
 	case <-ctx.Done():
 		go func() {
 			if r := <-done; r.client != nil {
-				_ = r.client.Close() // nobody waits for it any more
+				_ = r.client.Close() // the caller has stopped waiting
 			}
 		}()
 		return nil, context.Cause(ctx)

@@ -16,8 +16,8 @@ import (
 // a base adds to its PATH, so dsbuild must not find programs there.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Inspect describes the content of a base. It runs a script in the base that changes nothing. It
-// refuses a base that lacks a requirement of the build and has no way to install it.
+// Inspect describes the content of a base, by running a script in it that changes nothing. It
+// rejects a base that lacks a requirement of the build and cannot install it.
 func (b *Builder) Inspect(ctx context.Context, base pipeline.Base) (compat.BuildHost, error) {
 	script, err := pipeline.InspectText()
 	if err != nil {

@@ -66,7 +66,7 @@ func (e *NotFoundError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Hint says how to get an engine.
+// Hint returns the ways to get an engine.
 func (e *NotFoundError) Hint() string {
 	for _, a := range e.Attempts {
 		if a.Hint != "" {
@@ -82,9 +82,9 @@ func Home() string { return filepath.Join(xdg.StateHome, "dsbuild", "engine") }
 
 // Finder looks for an engine.
 type Finder struct {
-	Flag     string                       // --engine; "" if not given
+	Flag     string                       // --engine
 	Env      string                       // DSBUILD_ENGINE
-	CLI      string                       // the dagger program that the user names; "" if none
+	CLI      string                       // the configured dagger program, or ""
 	Home     string                       // directory of dsbuild's own engine
 	Root     bool                         // whether the user may start it
 	Note     func(string, ...any)         // prints a message for the user
@@ -199,13 +199,13 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	return fmt.Errorf("cannot reach the daemon (%s)", cmp.Or(said, err.Error()))
 }
 
-// CheckAddress refuses a text that is not the address of an engine.
+// CheckAddress rejects a text that is not an engine's address.
 func CheckAddress(address string) error {
 	_, _, err := dialTarget(address)
 	return err
 }
 
-// dialTarget returns where to dial an address; "" if only the Dagger client can reach it.
+// dialTarget returns where to dial an address. It returns "" if only the Dagger client can reach it.
 func dialTarget(address string) (network, target string, err error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -258,9 +258,8 @@ func lastLine(s string) string {
 	return strings.TrimSpace(s[strings.LastIndexByte(s, '\n')+1:])
 }
 
-// findCLI returns the dagger program that dsbuild talks through: the one that the user names,
-// else the one of dsbuild's own engine. If there is neither, it announces that the Dagger client
-// will download the program, and returns "".
+// findCLI returns the dagger program to use: the configured one, else that of dsbuild's own engine.
+// If there is neither, it announces that the Dagger client will download the program, and returns "".
 func (f *Finder) findCLI() (string, error) {
 	if f.CLI != "" {
 		path, err := exec.LookPath(f.CLI)

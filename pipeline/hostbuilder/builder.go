@@ -55,7 +55,7 @@ func New(ctx context.Context, opt Options) (*Builder, error) {
 	}
 	b := &Builder{opt: opt, host: host, installers: host.Interpreters}
 	if opt.Env != nil {
-		// Python and CUDA are those of the environment that the wheel is for.
+		// The target environment's Python and CUDA.
 		i := opt.Env.Interpreter()
 		b.host.Interpreters, b.host.Pythons = []pipeline.Interpreter{i}, []string{i.Minor()}
 		if opt.Env.Nvcc != "" {

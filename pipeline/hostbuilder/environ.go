@@ -8,9 +8,8 @@ import (
 )
 
 // The steps run in a clean environment, because variables of the user's shell would change the
-// result of the build. Two groups of variables are passed on: PATH and its companion for
-// libraries, which loading a module changes, and the user's settings for the indexes, beside
-// those of pipeline.Network.
+// result of the build. Besides the settings of pipeline.Network, two groups of variables are passed
+// on: PATH and LD_LIBRARY_PATH, which loading a module changes, and the user's settings for the indexes.
 
 // siteVariables are the settings of a site: proxies, certificates, indexes.
 var siteVariables = regexp.MustCompile(`^(` + strings.Join([]string{

@@ -312,7 +312,7 @@ func (r *run) pruneEnvironments() {
 	var size int64
 	_ = filepath.WalkDir(r.downloadsDir(), func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // unreadable files do not count
+			return nil //nolint:nilerr // unreadable files are ignored
 		}
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 			size += info.Size()

@@ -20,8 +20,8 @@ const (
 	killTime = 10 * time.Second
 )
 
-// process is a program and all processes that it starts. It runs in a session of its own: a
-// process group is not enough, since ninja gives each compiler one.
+// process is a program and all processes that it starts. It runs in its own session: a process
+// group is not enough, because ninja creates one for each compiler.
 type process struct {
 	argv           []string
 	dir            string
@@ -29,8 +29,8 @@ type process struct {
 	stdout, stderr io.Writer // never at the same time where they are the same
 }
 
-// run runs the program to its end. Then it ends the processes that the program left behind. If
-// ctx is cancelled, it ends all of them.
+// run runs the program, and kills the processes that it left behind. If ctx is cancelled, it kills
+// all of them.
 func (p process) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -39,8 +39,8 @@ func (p process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The modes of files get into wheels, so the umask is that of a container and not the user's.
-	// Private files lie in directories that others cannot enter.
+	// The modes of files get into wheels, so the umask is a container's, not the user's.
+	// Private files are in directories that others cannot enter.
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022; exec "$@"`, "sh", path}, p.argv[1:]...)...)
 	cmd.Dir, cmd.Env = p.dir, p.env
 	cmd.SysProcAttr = ownSession()

@@ -4,7 +4,7 @@ package hostbuilder
 
 import "syscall"
 
-// ownSession is how a program gets a session of its own.
+// ownSession starts a program in a new session.
 func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 // kill sends a signal to a process, which may have ended by itself.

@@ -2,7 +2,7 @@ package hostbuilder
 
 import "syscall"
 
-// Windows has neither sessions nor signals. Nothing is run there: Look refuses it.
+// Windows has neither sessions nor signals. Nothing runs there: Look returns an error.
 
 func ownSession() *syscall.SysProcAttr { return nil }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// run is one run of a plan; it is a pipeline.Workspace. Its own files lie in two directories that
+// run is one run of a plan; it is a pipeline.Workspace. Its own files are in two directories that
 // no other user can enter: dir, on the file system of the environments, and scratch, in TMPDIR.
 type run struct {
 	*Builder
@@ -90,7 +90,7 @@ func (r *run) ownDir(ctx context.Context) error {
 	for _, lock := range left {
 		lock = filepath.Join(r.opt.Dir, lock)
 		if unlock, err := filelock.Take(ctx, lock, filelock.Options{}); err == nil {
-			_ = scratch.RemoveAll(filepath.Dir(lock)) // the next run tries again
+			_ = scratch.RemoveAll(filepath.Dir(lock)) // the next run retries
 			unlock()
 		}
 	}
@@ -109,7 +109,7 @@ func (r *run) ownDir(ctx context.Context) error {
 	return err
 }
 
-// buildWait is how long a build waits for another one on this machine.
+// buildWait is how long a build waits for another build on this machine.
 const buildWait = 3 * time.Hour
 
 // Names in the builder's directory and in a run's.
@@ -147,7 +147,7 @@ func (r *run) linkCompilers() error {
 			continue
 		}
 		for name, program := range map[string]string{"gcc-" + major: c.CC, "g++-" + major: c.CXX} {
-			// A link is not enough: some compilers look for their parts beside it.
+			// A link is not enough: some compilers look for their parts next to it.
 			text := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", program)
 			if err := os.WriteFile(filepath.Join(r.bin, name), []byte(text), 0o700); err != nil {
 				return err
@@ -199,9 +199,9 @@ func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) error {
 	}
 	env := toolchainEnv
 	if s.Image == pipeline.Runtime {
-		// A step in the runtime image gets an environment of its own, so that the next step does
-		// not see the packages it installs. Headers, half of the files, are one symbolic link: a
-		// further hard link changes their times, by which cached objects recognise them.
+		// A step in the runtime image gets its own environment, so that the next step does not see
+		// the packages it installs. Headers, half of the files, are one symbolic link: a hard link
+		// would change their times, by which cached objects recognise them.
 		env = filepath.Join(r.dir, s.Name, "env")
 		if err := linkTree(ctx, e.path(runtimeEnv), env, "include"); err != nil {
 			return err
@@ -282,8 +282,8 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, e entry, env string) 
 	return v, nil
 }
 
-// programs lists the programs of this machine that build: its packages that have them, and those that these
-// depend on, are the ones that the SBOM of the wheel names.
+// programs lists this machine's programs that build. The wheel's SBOM lists the packages that contain
+// them, and these packages' dependencies.
 func (r *run) programs(e entry, env string) []string {
 	v := r.placeVariables(e, env)
 	all := []string{r.python}

@@ -1,5 +1,5 @@
-// Package packages resolves the Python packages of toolchains, each to one file with its sha256: those of a
-// toolchain that the committed lock (dockerfiles/packages.lock, by ci/packagelock) does not have.
+// Package packages resolves the Python packages of toolchains that are missing in the committed lock
+// (dockerfiles/packages.lock, by ci/packagelock), each to one file with its sha256.
 package packages
 
 import (
@@ -18,16 +18,16 @@ import (
 
 // Query describes the packages of a toolchain.
 type Query struct {
-	Machine string // that builds; "" is x86_64
-	Torch   string // X.Y.Z, with +cuNNN if it comes from torch's own index; "" if torch is installed already
+	Machine string // that builds; "" means x86_64
+	Torch   string // X.Y.Z, with +cuNNN if it comes from torch's own index; empty if torch is already installed
 	Python  string // X.Y
 	Source  compat.CUDASource
-	CUDA    []string // requirements for CUDA: those of dockerfiles.CUDARequirements, and those of ops
+	CUDA    []string // requirements for CUDA, from dockerfiles.CUDARequirements and the ops
 	Ops     []string // NAME==VERSION that ops need, which are installed without their requirements
 	Pins    []string // requirements that replace those of all packages
 }
 
-// QueryOf returns the query for a toolchain. beside says that its torch is installed already.
+// QueryOf returns the query for a toolchain. If beside is set, its torch is already installed.
 func QueryOf(tc compat.Toolchain, beside bool) Query {
 	needs := tc.Needs()
 	q := Query{
