@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// InUse is the policy for environments that processes use: a training job may crash if it loads a
-// file that dsbuild has replaced. The zero value refuses the node.
+// InUse is the policy for environments in use: a training job may crash if it loads a file that dsbuild has replaced.
+// The zero value refuses the node.
 type InUse struct {
 	Ignore bool          // change the environment anyway
 	Wait   time.Duration // how long to wait for the processes to end before refusing the node
@@ -56,7 +56,7 @@ func (e *InUseError) Error() string { return e.What.Text }
 // Common returns the message without the node's own details.
 func (e *InUseError) Common() string { return e.What.Common }
 
-// Refused marks the node as refused: dsbuild changed nothing on it.
+// Refused marks the node as refused: it was not changed.
 func (e *InUseError) Refused() {}
 
 // Hint returns InUseHint.
@@ -92,8 +92,8 @@ func sharedUse(other string, what nodeerr.Message) nodeerr.Message {
 	return nodeerr.Messagef("shares an environment with %s: %s", nodeerr.Own(other), what)
 }
 
-// ApplyInUse applies the policy to the nodes to be changed whose environment is in use: such a node is refused, waits,
-// or is changed with a note. Processes on any node that shares the environment are considered.
+// ApplyInUse applies the policy to the nodes to be changed whose environment is in use: each is refused, waits, or is
+// changed with a note. Processes on any node that shares the environment are considered.
 func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 	for leader, n := range p {
 		if n.Action != Install && n.Action != Rollback {

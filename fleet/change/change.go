@@ -25,12 +25,12 @@ type Rules struct {
 	DryRun    bool            // write nothing, also not to find out which nodes share a directory
 	Force     bool            // also change nodes that already have the result
 	InUse     InUse           // the policy for nodes whose environment is in use
-	Serial    fleet.Serial    // batch sizes; nil means one batch of all nodes
+	Serial    fleet.Serial    // batch sizes; by default all nodes are one batch
 	Gate      bool            // stop after the first batch, until PassGate
-	Bandwidth *rate.Limiter   // bytes per second of all uploads together; nil means no limit
+	Bandwidth *rate.Limiter   // limit in bytes per second, shared by all uploads; optional
 	Relay     relay.Options   // how nodes relay files to each other
-	Policy    *signing.Policy // the wheels that nodes accept; nil means all
-	LockWait  time.Duration   // how long an agent waits for the lock; zero means lockWait
+	Policy    *signing.Policy // which wheels the nodes accept; by default all
+	LockWait  time.Duration   // how long an agent waits for the lock; by default lockWait
 }
 
 // Timeouts of the steps.
@@ -91,7 +91,7 @@ func (r *Run) Accept(file, sum string) error {
 	return err
 }
 
-// Adopt ends the survey: it assigns the nodes of a plan to batches, and marks the refused ones.
+// Adopt ends the survey: it assigns the nodes of a plan to batches and marks the refused nodes.
 func (r *Run) Adopt(plan Decisions) {
 	r.adopted = true
 	plan.AssignGroups(r.Rules.Serial)

@@ -19,7 +19,7 @@ import (
 type Expected struct {
 	Name    string `json:"name"`
 	SHA256  string `json:"sha256"`
-	Package string `json:"package"` // of an environment; "" for the installer, which is no part of it
+	Package string `json:"package"` // in an environment; the installer has none
 	Version string `json:"version"`
 }
 
@@ -129,7 +129,7 @@ func (r *Run) CheckPrevious(ctx context.Context, n *fleet.Node) (digest string, 
 		return "", err
 	}
 	if json.Unmarshal(slices.Concat(kept.Signed...), &kept.Previous.Signed) != nil {
-		kept.Previous.Signed = nil // it counts as none
+		kept.Previous.Signed = nil // treat it as missing
 	}
 	return kept.Digest, r.Rules.Policy.CheckPrevious(kept.Previous, time.Now())
 }

@@ -34,12 +34,12 @@ const (
 type Decision struct {
 	Name         string
 	Action       Action
-	Reasons      []string // reasons for a refusal or an absence
+	Reasons      []string // why the node is refused or absent
 	Unfit        bool     // refused because the wheel is incompatible, not because the node lacks something
-	Notes        []string // notes for the user that do not cause a refusal
+	Notes        []string // notes for the user; they do not stop the change
 	Hint         string
 	Leader       int  // index of the node that installs for it; its own index if it installs itself
-	Serial       int  // the batch that changes it, from 1; zero if none does
+	Serial       int  // number of its batch, from 1; zero without a batch
 	WaitsForIdle bool // wait until no process uses its environment
 
 	usedBy  nodeerr.Message // the processes that use its environment, which the policy ignores
@@ -56,7 +56,7 @@ func (p *Decision) SetAbsent(err error) {
 	p.Action, p.Reasons, p.Hint = Absent, []string{p.TextOf(nodeerr.From(err))}, fault.Hint(err)
 }
 
-// SetRefused refuses the node: nothing is sent to it.
+// SetRefused marks the node as refused. Nothing is sent to it.
 func (p *Decision) SetRefused(hint string, why ...nodeerr.Message) {
 	p.Action, p.Hint, p.Reasons = Refuse, hint, nil
 	for _, m := range why {
@@ -86,8 +86,8 @@ func (p *Decision) Common() string { return strings.Join(p.commonOf(p.Reasons), 
 // Decisions are a plan: one decision for each node, in inventory order.
 type Decisions []*Decision
 
-// rollout is the order in which the nodes are changed. It leaves out nodes that are not to be changed. Nodes that
-// share an environment are in the same group, the leader first.
+// rollout is the order in which the nodes are changed, without the nodes that stay unchanged. Nodes that share an
+// environment are in the same group, the leader first.
 func (p Decisions) rollout(sizes fleet.Serial) *fleet.Rollout {
 	var ready, waiting [][]int
 	for i, n := range p {

@@ -14,7 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// putRetries is how often PutStep tries again to send the files if the connection breaks.
+// putRetries bounds how often PutStep resumes a transfer after the connection breaks.
 const putRetries = 4
 
 // PutStep returns a step that sends files with put, which may take the lock first. If the connection is lost, the step

@@ -22,7 +22,7 @@ type Options struct {
 	Verify          verify.Level
 	VerifyUnchanged verify.Level // the level for unchanged nodes; empty means Verify
 	Wheels          []wheel.Loaded
-	Bundle          *wheel.Bundle // wheelhouse for requirements; if nil, nodes that lack one are refused
+	Bundle          *wheel.Bundle // wheelhouse for requirements; without it, nodes that lack one are refused
 	// PipWheel returns the path of a pip wheel for a Python X.Y, which is sent to nodes whose
 	// environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
@@ -191,7 +191,7 @@ func (p *Plan) noteReplaced(to ui.Reporter) {
 	}
 }
 
-// applyPolicy refuses the nodes that need extra wheels, unless the policy accepts them.
+// applyPolicy refuses nodes that need extra wheels, unless the policy accepts the wheels.
 func (p *Plan) applyPolicy(policy *signing.Policy) {
 	if policy == nil || policy.Companions {
 		return

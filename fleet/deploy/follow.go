@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
-// lateHint is the hint where a node does not see what another one has changed.
+// lateHint is the hint if a node does not see another node's change.
 const lateHint = "rerun the command: network file systems can show changes late"
 
 // follow probes a node that shares an environment with a changed node, its leader, to learn its

@@ -34,7 +34,7 @@ var agentProgram = node.NewProgram("deploy")
 // begun is the first answer of the agent.
 type begun struct {
 	change.BeginReply
-	Now      *node.Installed `json:"now"` // the DeepSpeed that is there
+	Now      *node.Installed `json:"now"` // the installed DeepSpeed
 	Previous *node.Previous  `json:"previous"`
 }
 
@@ -74,8 +74,8 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 	}
 	m := n.plan.Wheel.Manifest
 	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !n.run.opt.Force && len(n.plan.ExtraWheels) == 0 {
-		// Another deploy has installed this wheel meanwhile. Installing it again would only
-		// replace the version in previous/ that a rollback should bring back.
+		// Another deploy has installed this wheel meanwhile. A second installation would only replace the version
+		// in previous/ that a rollback should restore.
 		n.Release()
 		return nil
 	}
@@ -105,7 +105,7 @@ func (n *nodeState) uploads() []change.Upload {
 	return files
 }
 
-// install tells the agent to install the wheel and its companions.
+// install makes the agent install the wheel and its companions.
 func (n *nodeState) install(ctx context.Context) error {
 	m := n.plan.Wheel.Manifest
 	pip := ""

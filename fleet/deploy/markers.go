@@ -12,7 +12,7 @@ import (
 )
 
 // satisfies reports whether a version meets a PEP 440 specifier. It accepts pre-releases, because
-// the version is already installed. A URL or an invalid specifier counts as met.
+// the version is already installed. It returns true for a URL or an invalid specifier.
 func satisfies(version, constraint string) bool {
 	if constraint == "" || strings.HasPrefix(constraint, "@") {
 		return true
@@ -41,8 +41,8 @@ type marker struct {
 	env   map[string]string
 }
 
-// markerHolds evaluates a marker for a node's Python and one requested extra, "" for none. An
-// empty marker always holds.
+// markerHolds evaluates a marker for a node's Python and one requested extra, which may be "". An empty marker always
+// holds.
 func markerHolds(text string, f node.Facts, extra string) (bool, error) {
 	if strings.TrimSpace(text) == "" {
 		return true, nil

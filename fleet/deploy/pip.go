@@ -45,7 +45,7 @@ func DownloadPip(dir string) func(ctx context.Context, python string) (string, e
 		if err := os.WriteFile(filepath.Join(fresh, "requirements.txt"), []byte(pinned), 0o644); err != nil {
 			return "", err
 		}
-		// Isolated and in a folder of its own: a folder pip in the user's would be run in place of pip.
+		// Isolated and in a new folder, because Python would run a folder named pip in the current one.
 		cmd := exec.CommandContext(ctx, "python3", "-I", "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
 			"--no-deps", "--only-binary", ":all:", "--python-version", python,
 			"--require-hashes", "--requirement", "requirements.txt", "--dest", ".")

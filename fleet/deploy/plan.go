@@ -57,7 +57,7 @@ type PlanOptions struct {
 	Force bool
 	// NoPip maps a Python X.Y to the reason why there is no pip wheel for it.
 	NoPip map[string]error
-	// Bundle is the wheelhouse for requirements. If it is nil, nodes that lack one are refused.
+	// Bundle is the wheelhouse for requirements. Without it, nodes that lack one are refused.
 	Bundle *wheel.Bundle
 }
 
@@ -334,7 +334,6 @@ func buildHint(offered []wheel.Loaded) string {
 	return "build a wheel for this node: " + fault.Command{Do: "ship", Flags: []string{"--deepspeed", release}}.String()
 }
 
-// refuse plans that nothing is sent.
 func (n *NodePlan) refuse(hint string, reasons ...string) {
 	n.SetRefused(hint)
 	n.Reasons = reasons
@@ -369,7 +368,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 	}
 }
 
-// refuseOthers refuses the members of a shared environment, except the one with index but.
+// refuseOthers refuses the members of a shared environment except but.
 func refuseOthers(plans []NodePlan, members []int, but int, why nodeerr.Message) {
 	for _, i := range members {
 		if i == but || plans[i].Action == change.Refuse {

@@ -22,12 +22,12 @@ type nodeState struct {
 
 	before, after *report.Version // the DeepSpeed before and after the change
 	recordSHA256  string          // of the RECORD that verify expects
-	altered       []string        // rollback: files of the version put back that differ from its RECORD
+	altered       []string        // rollback: files of the previous version that differ from its RECORD
 	kept          string          // a sentence that names the directory of kept files that dsbuild did not install
-	note          map[string]any  // rollback: dsbuild's note on the version put back; nil if something else installed it
+	note          map[string]any  // rollback: dsbuild's record of the previous version, if dsbuild installed it
 }
 
-// Probe connects to every node and gathers its facts. A second call probes again.
+// Probe connects to every node and gathers its facts. It may be called more than once.
 func (d *Deploy) Probe(ctx context.Context) ([]ProbeResult, error) {
 	err := d.Fleet.Probe(ctx, change.ProbeLimit, func(ctx context.Context, i int) error { return d.nodes[i].probe(ctx) })
 	if err != nil {
@@ -80,7 +80,7 @@ func (n *nodeState) askFacts(ctx context.Context) (node.Facts, error) {
 	return node.Probe(ctx, n.Runner, opt)
 }
 
-// setInstalled stores the DeepSpeed that is there before the change; nil if there is none.
+// setInstalled stores the DeepSpeed installed before the change. ds may be nil.
 func (n *nodeState) setInstalled(ds *node.Installed) {
 	n.before, n.recordSHA256 = nil, ""
 	if ds != nil {

@@ -37,7 +37,7 @@ func NewRollbackPlan(nodes []ProbeResult, run string) (Plan, error) {
 	return plan, nil
 }
 
-// previousName describes the version that a rollback puts back.
+// previousName describes the version that a rollback restores.
 func previousName(p *node.Previous) string {
 	switch {
 	case p == nil:
@@ -48,7 +48,7 @@ func previousName(p *node.Previous) string {
 	return (&report.Version{Version: p.Version, SHA256: p.SHA256}).Plain().String()
 }
 
-// rollBack tells the agent to exchange the installed version for the previous one.
+// rollBack makes the agent exchange the installed version for the previous one.
 func (n *nodeState) rollBack(ctx context.Context) error {
 	if err := n.run.AwaitFree(ctx, n.Node, &n.plan.Decision); err != nil {
 		return err

@@ -22,7 +22,7 @@ func (n *nodeState) end(ctx context.Context, failed error) {
 	}
 	var is struct {
 		change.UndoReply
-		Before *report.Version `json:"before"` // the version that is there now
+		Before *report.Version `json:"before"` // the version installed now
 	}
 	var seen begun
 	undone, err := n.run.Undo(ctx, n.Node, n.agent(), &is, &seen)

@@ -23,7 +23,7 @@ func (n *nodeState) verify(ctx context.Context) error {
 	want := verify.Installation{
 		Level: level, Version: w.Version, Record: n.recordSHA256, Ops: w.Manifest.OpsFor(n.Facts.TorchCUDA), ExtraWheels: versions,
 	}
-	// The agent can compare files itself; ops are loaded by a program of its own, as a training job would.
+	// The agent compares files itself. Ops are loaded by a separate program, as a training job would do it.
 	if n.HoldsLock() && want.Level == verify.LevelFiles {
 		return change.Call(ctx, n.Node, agent.Request{"do": "verify", "request": want}, new(verify.Reply))
 	}
