@@ -22,7 +22,7 @@ type Property struct {
 	// node in this property.
 	Unknown bool
 
-	key func(string) string // the part of a value that must be equal; nil: all of it
+	key func(string) string // the part of a value that must be equal, by default all of it
 }
 
 // Key returns the part of a value that must be equal for two nodes to agree.

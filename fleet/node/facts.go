@@ -31,16 +31,16 @@ type Facts struct {
 	Elsewhere         bool   `json:"elsewhere,omitempty"` // at that path the node itself has another directory, or none
 	RunsAs            string `json:"runs_as,omitempty"`   // number of the account as which python: runs, if it is not the login's
 	Writable          bool   `json:"writable"`            // the user may write into the environment
-	Pip               string `json:"pip"`                 // version; "" if the environment has none
-	PipWheel          string `json:"pip_wheel"`           // where Pip is "": a wheel there to run pip from; "" if none
+	Pip               string `json:"pip"`                 // version, or ""
+	PipWheel          string `json:"pip_wheel"`           // without Pip, a wheel on the node to run pip from, or ""
 
 	Torch        string `json:"torch"`        // e.g. 2.15.0
-	TorchCUDA    string `json:"torch_cuda"`   // e.g. 13.2; "" for a CPU build
+	TorchCUDA    string `json:"torch_cuda"`   // e.g. 13.2, or "" for a CPU build
 	Libstdcxx    string `json:"libstdcxx"`    // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
-	CXX11ABI     *bool  `json:"cxx11abi"`     // of torch; nil: not known
-	NCCL         string `json:"nccl"`         // that torch brings: X.Y.Z
-	Transformers string `json:"transformers"` // version; "": none
-	Container    string `json:"container"`    // the commands run in it: docker, podman, apptainer …; "": none seen
+	CXX11ABI     *bool  `json:"cxx11abi"`     // of torch, or nil if unknown
+	NCCL         string `json:"nccl"`         // version that torch uses: X.Y.Z
+	Transformers string `json:"transformers"` // version, or ""
+	Container    string `json:"container"`    // the commands run in it: docker, podman, apptainer …, or ""
 	Environment  string `json:"environment"`  // venv, conda or system
 
 	InUse      []Process `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
@@ -50,13 +50,13 @@ type Facts struct {
 	Driver     string    `json:"driver"`
 
 	DeepSpeed  *Installed `json:"deepspeed"`            // nil: none
-	Previous   *Previous  `json:"previous"`             // the version that a rollback restores; nil: nothing is kept
+	Previous   *Previous  `json:"previous"`             // the version that a rollback restores, if any
 	Unfinished bool       `json:"unfinished"`           // a change of the environment was cut off and waits for repair
-	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Home, if dsbuild may not write there
+	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Home, if it is not writable
 	Locked     string     `json:"locked,omitempty"`     // the first path of the environment that this user cannot read and change
 	LockedBy   string     `json:"locked_by,omitempty"`  // its owner, if not this user
 	Unreadable bool       `json:"unreadable,omitempty"` // it cannot even be read
-	// ForeignOwner is, if dsbuild is root there, another account that owns a directory on the path of the environment.
+	// ForeignOwner is another account that owns a directory on the environment's path. It is set only if dsbuild is root.
 	ForeignOwner string `json:"foreign_owner,omitempty"`
 	ReadOnly     bool   `json:"read_only"` // site-packages is on a file system mounted read-only
 	// CondaRecord is the file in conda-meta by which conda keeps DeepSpeed, if any.
@@ -64,10 +64,10 @@ type Facts struct {
 	// NoRecord lists forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info
 	// without RECORD.
 	NoRecord  []string          `json:"no_record,omitempty"`
-	Leftovers bool              `json:"leftovers"`       // files of a run that was cut off lie in Home
+	Leftovers bool              `json:"leftovers"`       // Home has files of an interrupted run
 	Dists     map[string]string `json:"dists,omitempty"` // distributions by normalised name
-	// Taken has the commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, the
-	// site-packages of another Python that does, or empty.
+	// Taken maps each command of the wheels that exists and is not DeepSpeed's to the distribution that owns it, to the
+	// site-packages of another Python that does, or to "".
 	Taken map[string]string `json:"taken,omitempty"`
 	// ExtraWheels has the sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name.
 	ExtraWheels  map[string]string `json:"extra_wheels,omitempty"`
@@ -89,7 +89,7 @@ type Process struct {
 	PID     int    `json:"pid"`
 	User    string `json:"user"`
 	Command string `json:"command"` // its program and script, without further words: those may hold secrets
-	Job     string `json:"job"`     // of the scheduler: "Slurm job 4711"; "" if it belongs to none
+	Job     string `json:"job"`     // the scheduler's job, such as "Slurm job 4711", or ""
 }
 
 // Run is a run of dsbuild that changed an environment.
@@ -164,15 +164,15 @@ type Previous struct {
 // Installed is the DeepSpeed found in an environment.
 type Installed struct {
 	Version string   `json:"version"`
-	SHA256  string   `json:"sha256"` // of the wheel it came from, by dsbuild's record; "" if unknown
+	SHA256  string   `json:"sha256"` // of its wheel, by dsbuild's record; may be ""
 	Ops     []string `json:"ops"`
 	Path    string   `json:"path"`   // of the package
-	Record  string   `json:"record"` // sha256 of its RECORD; "" where there is none
+	Record  string   `json:"record"` // sha256 of its RECORD, or ""
 	Intact  bool     `json:"intact"` // came from dsbuild, and every file is as it was installed
 	// Altered has the first files that differ from RECORD, code that RECORD does not list, byte code that does not
 	// belong to its module.
 	Altered []string `json:"altered,omitempty"`
-	Build   *Build   `json:"build"` // DeepSpeed's own build record; nil: none
+	Build   *Build   `json:"build"` // DeepSpeed's own build record, if any
 }
 
 // ID distinguishes installations. Without DeepSpeed it is empty.
@@ -186,7 +186,7 @@ func (i *Installed) ID() string {
 // Build holds the targets in DeepSpeed's build record (git_version_info_installed.py).
 type Build struct {
 	Torch       string `json:"torch"`       // X.Y
-	CUDA        string `json:"cuda"`        // X.Y; "": without
+	CUDA        string `json:"cuda"`        // X.Y, or ""
 	NCCL        string `json:"nccl"`        // X.Y
 	Accelerator string `json:"accelerator"` // cuda, cpu …
 }
@@ -210,7 +210,7 @@ func CanBeShared(fileSystem string) bool {
 	}, fileSystem)
 }
 
-// MissingPython returns the part of Python that a node lacks, "" if it lacks none.
+// MissingPython returns the part of Python that a node lacks, or "".
 func (f Facts) MissingPython() string {
 	for _, m := range f.Missing {
 		if strings.HasPrefix(m, "python") {

@@ -71,8 +71,8 @@ const runBoot = "import sys;exec(sys.argv[1])"
 const unclean = "ASYNCIODEBUG COERCECLOCALE DEBUG DEVMODE DUMPREFS INSPECT IOENCODING MALLOC MALLOCSTATS NODEBUGRANGES " +
 	"OPTIMIZE PROFILEIMPORTTIME PYCACHEPREFIX TRACEMALLOC UTF8 VERBOSE WARNINGS"
 
-// Program is a module of the Python package, with all modules that it imports. dsbuild packs them
-// once, before the first node gets them: to a thousand nodes it sends a quarter of the bytes.
+// Program is a module of the Python package, with all modules that it imports. It is compressed once, before it is
+// sent to the first node: the result is a quarter of the size.
 type Program struct {
 	module string            // its function main is the program
 	then   string            // the module that follows the probe
@@ -122,12 +122,12 @@ func newProgram(module string, own map[string]string, more ...string) Program {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			fmt.Fprintf(z, "dsbuild_node.%s\x00%s\x00", name, all[name]) //nolint:errcheck // memory takes all that is written
 		}
-		z.Close() //nolint:errcheck // likewise
+		z.Close() //nolint:errcheck // memory takes all that is written
 		return b.String()
 	})}
 }
 
-// imported matches the name of a module where another one names it.
+// imported matches the name of a module in an import.
 var imported = regexp.MustCompile(`\bdsbuild_node\.(\w+)`)
 
 // withInput returns the input for one node followed by the program, and the sizes of both as the

@@ -236,7 +236,7 @@ var firstWord = regexp.MustCompile(`(?m)\bMARK\b|^fish: |<stdin>`)
 type messages struct {
 	mark    []byte
 	each    func(json.RawMessage) error
-	endless bool              // messages do not count in total
+	endless bool              // total has no limit
 	end     func(cause error) // ends the program
 	line    []byte
 	other   []byte // the last line that is no message
@@ -313,7 +313,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Decode reads a message strictly: it refuses unknown fields and text after the message. It also
+// Decode reads a message strictly: it rejects unknown fields and text after the message. It also
 // makes strings harmless: it removes control characters, cuts long strings, and makes each string
 // one line, except in fields whose names end in _text: these hold whole files.
 func Decode(message json.RawMessage, into any) error {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// texts are raw files of a node's packages. dsbuild parses them here, because the node has to
-// compile the probe's program: the shorter it is, the less a probe costs.
+// texts are raw files of a node's packages. They are parsed here, because the node has to compile the probe's program:
+// the shorter it is, the less a probe costs.
 type texts struct {
 	Torch string   `json:"torch_text"` // torch/version.py
 	Pip   string   `json:"pip_text"`   // pip/__init__.py
@@ -69,7 +69,7 @@ func newestOf(versions []string) string {
 }
 
 // assignedString returns the string that a Python file assigns to a name at the beginning of a
-// line; "" if there is no assignment.
+// line, or "".
 func assignedString(source, name string) string {
 	for line := range strings.Lines(source) {
 		rest, ok := strings.CutPrefix(line, name)
@@ -99,7 +99,7 @@ func assignmentPattern(name string) *regexp.Regexp {
 }
 
 // parseDictionary returns the strings, numbers and names in a dictionary that a Python file
-// assigns; nil if there is no assignment.
+// assigns. It returns nil if there is no assignment.
 func parseDictionary(source string, to *regexp.Regexp) map[string]string {
 	whole := to.FindStringSubmatch(source)
 	if whole == nil {
@@ -141,7 +141,7 @@ func buildRecord(source string) ([]string, *Build) {
 var ncclName = regexp.MustCompile(`^(?:nccl-|libnccl\.so\.)(\d+(?:\.\d+)+)`)
 
 // ncclVersion returns the version of the distribution that torch requires, or else the version in
-// the names of files; "" if neither has one.
+// the names of files, or else "".
 func ncclVersion(dists map[string]string, cuda string, files []string) string {
 	major, _, _ := strings.Cut(cuda, ".")
 	if v := dists["nvidia-nccl-cu"+major]; v != "" {

@@ -43,8 +43,7 @@ func WithoutNodePrefix(err error) error {
 // plainPath is a path that needs no quotes in a command, for an environment or a program.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./~-]+$`)
 
-// PlainPath is a path for a hint, where somebody may copy it into a shell: another word
-// stands for one that needs quotes.
+// PlainPath is a path for a hint that the user may copy into a shell: otherwise replaces a path that needs quotes.
 func PlainPath(path, otherwise string) string {
 	if plainPath.MatchString(path) {
 		return path

@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	// HeartbeatTimeout is how long an agent waits for a sign of life before it takes the controller for dead.
+	// HeartbeatTimeout is how long an agent waits for a heartbeat before it takes the controller for dead.
 	HeartbeatTimeout = 120 * time.Second
 	// EndGrace is how long an agent may clean up after the controller has asked it to end.
 	EndGrace = 10 * time.Second
-	// pings is the number of signs of life within the silence.
+	// pings is the number of heartbeats within HeartbeatTimeout.
 	pings = 6
 	// maxDetail bounds the detail of a failure, in bytes.
 	maxDetail = 300
@@ -40,13 +40,13 @@ type Options struct {
 	// Script is the program and where it runs. Its Request is an object; Start
 	// adds silence_s, and provides More.
 	node.Script
-	// HeartbeatTimeout is the limit of the life line; 0 means the constant HeartbeatTimeout.
+	// HeartbeatTimeout overrides the constant HeartbeatTimeout.
 	HeartbeatTimeout time.Duration
-	// EndGrace is how long End waits; 0 means the constant EndGrace.
+	// EndGrace is how long End waits, by default the constant EndGrace.
 	EndGrace time.Duration
 	// Event, if set, receives each message that is not an answer. Its error ends the program.
 	Event func(json.RawMessage) error
-	// Asked, if set, is called with each order before it is sent, except signs of life.
+	// Asked, if set, is called with each order before it is sent, except heartbeats.
 	Asked func(order []byte)
 }
 
@@ -68,11 +68,11 @@ type Session struct {
 	waiting map[int]chan reply // for the answer to each order, by number
 }
 
-// Failure says that an agent could not execute an order. The error is in the node's words.
+// Failure is the error of an agent that could not execute an order, in the node's words.
 type Failure struct {
 	error
 	Advice string // the code of a hint
-	Busy   bool   // somebody else is at work there
+	Busy   bool   // another process is at work there
 }
 
 // Unwrap returns the error in the node's words.
@@ -120,7 +120,7 @@ func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Sessio
 	return s, nil
 }
 
-// write writes the orders and signs of life to the agent's input, in their order.
+// write writes orders and heartbeats to the agent's input.
 func (s *Session) write(in *io.PipeWriter, ending <-chan struct{}, every time.Duration, asked func([]byte)) {
 	defer in.Close() //nolint:errcheck // never fails
 	send := func(line []byte) {
@@ -136,7 +136,7 @@ func (s *Session) write(in *io.PipeWriter, ending <-chan struct{}, every time.Du
 		case line := <-s.orders:
 			send(line)
 		case <-tick.C:
-			io.WriteString(in, `{"do": "ping"}`+"\n") //nolint:errcheck // likewise
+			io.WriteString(in, `{"do": "ping"}`+"\n") //nolint:errcheck // as in send
 		case <-ending:
 			send([]byte(`{"do":"end"}`))
 			return
