@@ -12,7 +12,7 @@ type download struct {
 	peer  *peer
 	index int // its place among the announced nodes
 
-	have         int       // pieces that the node has
+	have         int       // number of pieces
 	parent       *download // the node that sends to it
 	byController bool      // the controller sends to it
 	whole        bool
@@ -24,7 +24,7 @@ type download struct {
 	failures     int                // nodes that it failed, as a parent
 	fetches      int                // number of the last fetch
 
-	decided chan *download // its parent; nil: the controller
+	decided chan *download // receives its parent, or nil for the controller
 	fetched chan event
 }
 
@@ -49,8 +49,8 @@ func (t *download) count(n int) {
 	t.peer.node.AddSent(bytes)
 }
 
-// fetch makes the node receive the file from its parent, until it is whole or the parent fails. The
-// parent's address is that of the inventory: a node must not make others connect elsewhere.
+// fetch makes the node receive the file from its parent, until it is whole or the parent fails. The parent's address
+// comes from the inventory: a node must not make others connect elsewhere.
 func (t *download) fetch(ctx context.Context, parent *download) (event, error) {
 	r := t.swarm.relay
 	r.mu.Lock()

@@ -13,7 +13,7 @@ import (
 type pieces struct {
 	size  int64
 	count int
-	sums  []byte // the sha256 of each, one after the other
+	sums  []byte // their sha256, concatenated
 }
 
 // Bounds of a piece in bytes. A chain of n nodes needs the time of n pieces to fill, and every

@@ -8,16 +8,14 @@ import (
 // stuckFanout is how many nodes a node sends to if others would wait for the controller.
 const stuckFanout = 4
 
-// plan gives parents to the nodes that wait, once all nodes have come or there was time for it.
-// The caller holds mu.
+// plan assigns parents to the waiting nodes, once all nodes have come or joinTimeout has passed. The caller holds mu.
 func (s *swarm) plan() {
 	if s.pending > 0 && (s.relay.settled.IsZero() || time.Now().Before(s.relay.settled)) {
 		return
 	}
 	fed, children := s.reachedNodes()
 	for s.assignAll(fed, children) {
-		// The node to which the controller sends next, of those that no node can serve the one with the
-		// most pieces; nil if the controller need not send.
+		// The next node to receive from the controller: of the nodes that no other can serve, it has the most pieces.
 		var head *download
 		for _, t := range s.downloads {
 			if t != nil && t.waiting && (t.stuck || !s.canServe(t, fed)) && (head == nil || t.have > head.have) {
@@ -33,8 +31,7 @@ func (s *swarm) plan() {
 	}
 }
 
-// assignAll gives each node that waits a parent among the fed ones. It reports whether some still
-// wait.
+// assignAll assigns each waiting node a parent among the fed ones. It reports whether some still wait.
 func (s *swarm) assignAll(fed []bool, children []int) (left bool) {
 	for _, t := range s.downloads {
 		if t == nil || !t.waiting {
@@ -84,7 +81,7 @@ func (s *swarm) reachedNodes() (fed []bool, children []int) {
 	return fed, children
 }
 
-// mark notes that the file reaches a node, and all nodes behind it.
+// mark sets fed for a node that the file reaches, and for all nodes behind it.
 func (s *swarm) mark(fed []bool, t *download) {
 	fed[t.index] = true
 	for _, child := range s.downloads {
@@ -94,9 +91,8 @@ func (s *swarm) mark(fed []bool, t *download) {
 	}
 }
 
-// chooseParent returns the nearest node before this one that can send it the file, else the nearest
-// one behind it; nil if there is none. A node that waits feeds nobody, so a fed one is not behind
-// it in the chain.
+// chooseParent returns the nearest node before this one that can send it the file, else the nearest node behind it, or
+// nil. A waiting node has no children, so a fed node is not behind it in the chain.
 func (s *swarm) chooseParent(t *download, fed []bool, children []int) *download {
 	if len(t.refused) >= maxTries {
 		return nil

@@ -75,7 +75,7 @@ type Relay struct {
 
 	mu        sync.Mutex
 	authority *authority
-	settled   time.Time         // until then nodes wait for others; zero: nobody has come yet
+	settled   time.Time         // nodes wait for others until then; set when the first node comes
 	peers     map[string]*peer  // by the node's name
 	swarms    map[string]*swarm // by sha256
 	from      map[string]map[string]int64
@@ -174,8 +174,8 @@ func (r *Relay) Deliver(
 	}
 }
 
-// swarmOf returns the relay of a file, and the place of a node in it; nil if the node is not
-// announced for the file.
+// swarmOf returns the relay of a file and a node's place in it. The relay is nil if the node is not announced for the
+// file.
 func (r *Relay) swarmOf(sha256 string, n *fleet.Node) (*swarm, int) {
 	if r == nil {
 		return nil, 0

@@ -8,8 +8,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
-// A node that another one sends to is slow if it receives less than a quarter of the pieces that half of the others
-// do, and its parent has so much more that they would need two looks for it.
+// A node that receives from another node is slow if it gets less than 1/slowShare of the pieces that half of the others
+// get, and its parent has so many more that they would take slowLooks looks.
 const (
 	lookEvery = 5 * time.Second
 	slowShare = 4

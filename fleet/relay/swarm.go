@@ -12,8 +12,8 @@ import (
 
 // Times of a relay.
 const (
-	joinTimeout  = 3 * time.Second // the first nodes wait so long for the other announced ones
-	stallTimeout = 5 * time.Second // a node waits so long for a parent within the fanout
+	joinTimeout  = 3 * time.Second // how long the first nodes wait for the other announced nodes
+	stallTimeout = 5 * time.Second // how long a node waits for a parent within the fanout
 	maxTries     = 4               // parents that a node tries before the controller sends to it
 )
 
@@ -28,7 +28,7 @@ type swarm struct {
 	cut    func() error // cuts the file, once
 	pieces pieces
 
-	downloads []*download // by place; nil: not there
+	downloads []*download // by place, nil until the node joins
 	joined    []bool      // by place: it has a download, or takes no part
 	pending   int         // places that have not come
 	timer     *time.Timer
@@ -90,7 +90,7 @@ func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path st
 	return t, nil
 }
 
-// arrive notes that a node takes part, or will not. The caller holds mu.
+// arrive records that a node takes part, or will not. The caller holds mu.
 func (s *swarm) arrive(at int) {
 	if !s.joined[at] {
 		s.joined[at], s.pending = true, s.pending-1
@@ -108,15 +108,14 @@ func (s *swarm) arrive(at int) {
 	s.plan()
 }
 
-// skip notes that a node takes no part.
+// skip records that a node does not take part.
 func (s *swarm) skip(at int) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	s.arrive(at)
 }
 
-// lose notes that a node gives up its download. Its program lives on, and would keep the nodes behind it
-// waiting.
+// lose ends a node's download. The node's program still runs, and would keep the nodes behind it waiting.
 func (s *swarm) lose(t *download) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
@@ -125,7 +124,7 @@ func (s *swarm) lose(t *download) {
 	s.plan()
 }
 
-// complete notes that a node has the whole file.
+// complete records that a node has the whole file.
 func (s *swarm) complete(t *download) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
@@ -151,7 +150,7 @@ func (s *swarm) sendTo(ctx context.Context, t *download, send func(context.Conte
 	return nil
 }
 
-// assign waits until the node gets a parent, and returns it; nil: the controller is to send the file.
+// assign waits for the node's parent. A nil parent means the controller.
 func (s *swarm) assign(ctx context.Context, t *download) (*download, error) {
 	stuck := time.NewTimer(joinTimeout + stallTimeout)
 	defer stuck.Stop()

@@ -2,8 +2,8 @@ package report
 
 import "time"
 
-// About describes the run that a report belongs to. The JSON report leaves it out; the printed
-// and HTML reports begin with it.
+// About describes the run that a report belongs to. It begins the printed and HTML reports, and is not in the JSON
+// report.
 type About struct {
 	Command   string // "dsbuild deploy"
 	Inventory string // as the user named it: "-" is standard input

@@ -19,7 +19,7 @@ type Cause struct {
 	Log    string   `json:"log,omitempty"` // of that node
 	Nodes  []string `json:"nodes"`
 
-	// Said is Error with each difference of the node on a line of its own.
+	// Said is Error with each difference of the node on a separate line.
 	Said string `json:"-"`
 	// Alike is true if all nodes reported exactly the same error and hint.
 	Alike bool `json:"-"`
@@ -94,7 +94,7 @@ func (r *Report) Why() []Cause {
 	return r.Causes
 }
 
-// Complaint is the node's error, with each difference on a line of its own.
+// Complaint is the node's error, with each difference on a separate line.
 func (n Node) Complaint() string {
 	rest, ok := strings.CutPrefix(n.Error, strings.Join(n.Differs, "; "))
 	if !ok || len(n.Differs) < 2 {
@@ -112,7 +112,7 @@ func last(c Cause) int {
 	return 0
 }
 
-// gravity orders statuses; the ones that a person must act on come first.
+// gravity orders statuses: those that need the user's attention come first.
 func gravity(s Status) int {
 	return slices.Index([]Status{Failed, Unreachable, Refused, Differs, Skipped}, s)
 }

@@ -11,12 +11,12 @@ import (
 type ProbedNode struct {
 	Name  string
 	Facts node.Facts // after the changes that dsbuild made
-	Kind  string     // equal for nodes that should be alike, such as those of one wheel; "" if there is none
+	Kind  string     // equal for nodes that should be alike, such as the nodes of one wheel, or ""
 }
 
-// Compare returns the properties in which nodes differ. It leaves out
-// nodes without a usable Python, because they would differ in every property that Python reports.
-// In a fleet with mixed wheels, nodes of different kinds may differ in everything but DeepSpeed.
+// Compare returns the properties in which nodes differ. It skips nodes without a usable Python, because they would
+// differ in every property that Python reports. In a fleet with mixed wheels, nodes of different kinds may differ in
+// everything but DeepSpeed.
 func Compare(all []ProbedNode, mixed bool) []Difference {
 	var facts []node.Facts
 	var names, kinds []string

@@ -31,7 +31,7 @@ type Group struct {
 const GroupRunning = "running"
 
 // idleVerdict is the last line of a report of ship that had nothing to do, because every node already ran its
-// wheel; "" for any other report.
+// wheel. It is "" in other reports.
 func (r *Report) idleVerdict() string {
 	busy := slices.ContainsFunc(r.Groups, func(g Group) bool { return g.State != GroupRunning }) ||
 		slices.ContainsFunc(r.Nodes, func(n Node) bool { return n.Status != OK || n.Changed })

@@ -68,8 +68,7 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// passedOn returns a line with the bytes that came from dsbuild and from other nodes; none if
-// no node passed files on.
+// passedOn returns a line with the bytes sent by dsbuild and by other nodes, or nil if no node passed files on.
 func (r *Report) passedOn() []string {
 	var sent, nodes int64
 	for _, n := range r.Nodes {

@@ -135,9 +135,9 @@ type Node struct {
 
 	Environment *Environment `json:"environment,omitempty"` // only in reports of env
 
-	Unfit     bool   `json:"-"` // refused because the wheel does not fit it
-	Proven    bool   `json:"-"` // verify: its files are those of the wheel, whoever installed them
-	CauseText string `json:"-"` // Error without the node's own details; "": equal to Error
+	Unfit     bool   `json:"-"` // refused because the wheel is incompatible
+	Proven    bool   `json:"-"` // verify: its files are the wheel's, even if dsbuild did not install them
+	CauseText string `json:"-"` // Error without the node's own details, if that differs
 }
 
 // Source is a sender of files.
@@ -149,8 +149,8 @@ type Source struct {
 // Environment is the whole environment of a node.
 type Environment struct {
 	Name   string `json:"name"`
-	Digest string `json:"digest"` // of the environment that the node has now; "": none
-	Before string `json:"before"` // of the one that it had; "": none
+	Digest string `json:"digest"` // of the node's environment, or ""
+	Before string `json:"before"` // of its environment before the run, or ""
 	Python string `json:"python"` // its interpreter on the node
 }
 
@@ -295,8 +295,7 @@ type ExcludedNode struct {
 	Hint  string // what to try, or ""
 }
 
-// PlanError is the error that the report of a plan for so many nodes will have, as far as the plan can
-// tell.
+// PlanError is the error that the report of a plan for total nodes will have, as far as the plan can tell.
 func PlanError(total int, left []ExcludedNode) error {
 	unfit := 0
 	for _, n := range left {
@@ -326,7 +325,7 @@ func NodesError(format string, args ...any) error {
 // Version is a DeepSpeed version in the report.
 type Version struct {
 	Version string `json:"version"`
-	SHA256  string `json:"sha256"` // of the installed wheel; "" if dsbuild did not install it
+	SHA256  string `json:"sha256"` // of the wheel, or "" if dsbuild did not install it
 }
 
 // String names the build for a message. A nil Version stands for none.

@@ -83,7 +83,7 @@ func (s *Ship) placeStored(ctx context.Context, w *Delivery) {
 	w.Artifact = a
 }
 
-// accept lets the policy judge the wheels before one is sent.
+// accept checks the wheels against the policy before one is sent.
 func (s *Ship) accept() {
 	for _, w := range s.selection.Wheels {
 		if w.Err != nil || w.Artifact.Path == "" {

@@ -55,8 +55,8 @@ func (s *Ship) assign(ctx context.Context, w *Delivery) {
 	}
 }
 
-// nodesLackingPackages returns the nodes of a wheel that lack a package that it requires; none if
-// the wheel is still to be built.
+// nodesLackingPackages returns the nodes of a wheel that lack a package that it requires, or nil if the wheel is not
+// built yet.
 func (s *Ship) nodesLackingPackages(w *Delivery) (places []int) {
 	for _, i := range w.indexes {
 		g := s.assignments[i]
@@ -70,8 +70,8 @@ func (s *Ship) nodesLackingPackages(w *Delivery) (places []int) {
 	return places
 }
 
-// bundleForNodes makes a wheelhouse for the nodes of a wheel that lack packages: one for each of
-// their Pythons. If that fails, dsbuild refuses these nodes and serves the others.
+// bundleForNodes makes wheelhouses for the nodes of a wheel that lack packages, one for each Python version. If that
+// fails, these nodes are refused and the others served.
 func (s *Ship) bundleForNodes(ctx context.Context, w *Delivery) {
 	byPython := map[string][]int{}
 	for _, i := range s.nodesLackingPackages(w) {
@@ -94,7 +94,7 @@ func (s *Ship) bundleForNodes(ctx context.Context, w *Delivery) {
 }
 
 // makeBundle makes the wheelhouse of a wheel for a Python. A wheel for several Pythons was built with
-// one of them; dsbuild collects the packages for another one with a base that has that Python.
+// one of them; for another Python, the packages are collected with a base that has that Python.
 func (s *Ship) makeBundle(ctx context.Context, w *Delivery, python string) (*wheel.Bundle, error) {
 	a, p, name := w.Artifact, w.Plan, w.Name
 	a.Path = w.filePath()

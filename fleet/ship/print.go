@@ -73,7 +73,7 @@ func (s *Selection) Lines() []string {
 	return append(lines, s.excluded(len(s.Excluded))...)
 }
 
-// excluded lists the nodes that get no wheel, in so many groups at most.
+// excluded lists the nodes that get no wheel, in at most most groups.
 func (s *Selection) excluded(most int) (lines []string) {
 	var left []ui.Named
 	for _, l := range s.Excluded {

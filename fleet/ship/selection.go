@@ -58,12 +58,12 @@ type ExcludedNode struct {
 	Reasons []string `json:"reasons"`
 	Hint    string   `json:"hint"`
 
-	cause    string // equal for nodes with the same reasons; "" means the reasons themselves
+	cause    string // equal for nodes with the same reasons; by default the reasons themselves
 	unserved bool   // no wheel can serve it; false: dsbuild cannot reach it or deploy to it
 	index    int
 }
 
-// nameWheels gives each wheel a unique name that tells for which nodes it is.
+// nameWheels sets a unique name for each wheel that shows which nodes it is for.
 func nameWheels(wheels []*Delivery) {
 	seen := map[string]int{}
 	for _, w := range wheels {
@@ -89,7 +89,7 @@ func nameWheels(wheels []*Delivery) {
 
 func (d *Delivery) markFailed(err error) { d.State, d.Err = Failed, err }
 
-// useFinished uses a finished wheel instead of a build. It refuses a wheel that needs a newer
+// useFinished uses a finished wheel instead of a build. It rejects a wheel that needs a newer
 // glibc than the nodes have: a plan's digest does not include that.
 func (d *Delivery) useFinished(w pipeline.StoredWheel, state State) bool {
 	if len(wheel.AuditTags(w.Manifest.Name, d.Plan.Toolchain().Glibc)) > 0 {

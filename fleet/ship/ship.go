@@ -33,8 +33,8 @@ type Options struct {
 	Plans Planner
 	// Build runs plans (pipeline.Runner.RunAll).
 	Build func(context.Context, []*pipeline.Plan) []pipeline.Result
-	// Bundle gathers the packages that a wheel requires in a wheelhouse of its own, for the Python
-	// of the plan and nodes that lack some of them. If it is nil, dsbuild refuses such a node.
+	// Bundle makes a wheelhouse of the packages that a wheel requires, for the Python of the plan and nodes that lack
+	// some of them. If it is nil, such nodes are refused.
 	Bundle func(ctx context.Context, name string, p *pipeline.Plan, a wheel.Artifact) (*wheel.Bundle, error)
 	// Store keeps finished wheels for later runs.
 	Store pipeline.Store
@@ -47,10 +47,9 @@ type Options struct {
 	BuildOnly bool
 	// AllowOpRemoval allows wheels that lack ops which the DeepSpeed of a node has.
 	AllowOpRemoval bool
-	// Assume returns the facts of a node as they will be when the wheel comes there; nil: as they
-	// are.
+	// Assume, if set, returns the facts of a node as they will be when the wheel is installed.
 	Assume func(node.Facts) node.Facts
-	// Sign signs the wheel at path before it is deployed; nil: dsbuild signs nothing.
+	// Sign, if set, signs the wheel at path before it is deployed.
 	Sign func(path string) error
 	// Report receives the progress.
 	Report ui.Reporter
@@ -67,7 +66,7 @@ type Ship struct {
 	built       bool                // the run built a wheel, so the facts of the nodes may be old
 }
 
-// New prepares a run that deploys with d, which has no wheels of its own. It does not contact the nodes yet.
+// New prepares a run that deploys with d, which has no wheels yet. It does not contact the nodes yet.
 func New(d *deploy.Deploy, opt Options) *Ship { return &Ship{opt: opt, deploy: d} }
 
 // Survey probes the nodes, groups them, and finds the wheels that exist already. It changes
@@ -120,8 +119,8 @@ func (s *Ship) Outcome(ctx context.Context) (*report.Report, error) {
 	return r, r.Err()
 }
 
-// Build builds the missing wheels, and puts each wheel that is still to be delivered into
-// Options.Dir. A wheel that fails does not stop the others. The policy judges the wheels before one is sent.
+// Build builds the missing wheels, and puts each wheel that is still to be delivered into Options.Dir. A wheel that
+// fails does not stop the others. Wheels are checked against the policy before one is sent.
 func (s *Ship) Build(ctx context.Context) {
 	s.buildMissing(ctx) // build.go: plans and builds the wheels that were not found
 	s.place(ctx)        // build.go: copies the others to their folder, and signs them

@@ -28,8 +28,8 @@ func (s *Ship) probe(ctx context.Context) error {
 	return nil
 }
 
-// group groups the nodes into the fewest wheels, and records the nodes that get none.
-// dsbuild builds no wheel for a node that would refuse any wheel.
+// group groups the nodes into the fewest wheels, and records the nodes that get none: no wheel is built for a node that
+// would refuse any wheel.
 func (s *Ship) group(ctx context.Context) {
 	var members []compat.Member
 	var places []int // of the members in the inventory
@@ -73,10 +73,10 @@ func (s *Ship) exclude(i int, l ExcludedNode) {
 	slices.SortFunc(s.selection.Excluded, func(a, b ExcludedNode) int { return a.index - b.index })
 }
 
-// keepOps refuses the nodes whose DeepSpeed has ops that their wheel lacks, unless AllowOpRemoval allows it: those without
-// a visible GPU, for example, get a wheel without device code. A wheel without nodes is left out.
+// keepOps refuses the nodes whose DeepSpeed has ops that their wheel lacks, unless AllowOpRemoval is set. Nodes without
+// a visible GPU, for example, get a wheel without device code. A wheel without nodes is dropped.
 func (s *Ship) keepOps() {
-	if s.opt.BuildOnly || s.opt.Assume != nil { // else the wheel takes the place of the DeepSpeed that is there
+	if s.opt.BuildOnly || s.opt.Assume != nil { // else the wheel replaces the installed DeepSpeed
 		return
 	}
 	for _, w := range s.selection.Wheels {
@@ -111,7 +111,7 @@ func (s *Ship) keepOps() {
 	s.selection.Wheels = slices.DeleteFunc(s.selection.Wheels, func(w *Delivery) bool { return len(w.Nodes) == 0 })
 }
 
-// markRunning notes which nodes run their wheel already.
+// markRunning records which nodes run their wheel already.
 func (s *Ship) markRunning() {
 	for _, w := range s.selection.Wheels {
 		w.Running = w.nodesRunning(s.known)

@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// The page lists at most so many of each: nobody reads more, and the JSON report has them all.
+// Limits of the page's lists. The JSON report is complete.
 const (
 	maxReasons = 100
 	maxNotes   = 30
@@ -152,7 +152,7 @@ func reasonsSection(r *report.Report) htmlpage.Section {
 	return s
 }
 
-// notes lists what is no fault, each note once with all its nodes.
+// notes lists the notes on all nodes, each once with its nodes.
 func notes(r *report.Report) htmlpage.Section {
 	s := htmlpage.Section{Title: "Notes"}
 	var said []ui.Named

@@ -25,7 +25,7 @@ type column struct {
 }
 
 // columns returns the columns: first the outcome, then the compared properties, the most important
-// first. It leaves out columns that would be empty.
+// first, without empty columns.
 func columns(r *report.Report) []column {
 	numbers := map[string]string{}
 	for i, w := range r.Wheels {
@@ -118,7 +118,7 @@ func (c column) odd(value string) string {
 	return "may"
 }
 
-// before is the DeepSpeed that a change replaced; "" if nothing changed.
+// before is the DeepSpeed that a change replaced, or "".
 func before(n report.Node) string {
 	switch {
 	case n.Before == nil && n.Changed:
