@@ -25,16 +25,15 @@ type Options struct {
 	By         string // the user who runs it, for logs and journals
 	Hosts      []inventory.Host
 	Outside    []inventory.Host // the other nodes of the inventory, which may share directories with these
-	KnownHosts string           // path of known_hosts; "" means the user's own
+	KnownHosts string           // path of known_hosts; by default the user's
 	Dialer     remote.Dialer    // Close closes it, if it is an io.Closer
 	Reporter   ui.Reporter
-	Forks      int // nodes at once; 0 means fanout.DefaultForks
-	// MaxFailures is called with the number of failed nodes and the total: of all nodes, or of one
-	// group of --serial. If it returns true, dsbuild starts no further node. nil: dsbuild
-	// never stops early.
+	Forks      int // nodes at once; by default fanout.DefaultForks
+	// MaxFailures is called with the number of failed nodes and the total, of all nodes or of one group of --serial.
+	// If it returns true, no further node is started. It may be nil.
 	MaxFailures func(failed, of int) bool
 	Logs        Logs          // where to keep the log of each node
-	Timeout     time.Duration // limit of each long step on a node, and cap for the other steps; 0: the defaults
+	Timeout     time.Duration // limit of each long step on a node, and cap for the other steps; optional
 	// WriteHint writes out the commands in a hint, for a node's log; nil leaves it as it is.
 	WriteHint func(hint, nodes string) string
 	// SlowHint is the hint for a step that took too long; "" names --timeout.
@@ -42,8 +41,8 @@ type Options struct {
 	// ConnectWait is how long the dialer may let a node wait in a queue. A waiting node does not
 	// count towards Forks.
 	ConnectWait time.Duration
-	// Asks is true if the dialer may prompt a person. Connecting then has no time limit here; the
-	// dialer has limits of its own.
+	// Asks is true if the dialer may prompt a person. The fleet then sets no time limit for connecting, only the
+	// dialer does.
 	Asks bool
 }
 
@@ -90,8 +89,8 @@ func (f *Fleet) Forks() int {
 // maxWide bounds the window that RaiseForks opens.
 const maxWide = 256
 
-// RaiseForks opens the window for so many nodes, at most 256, unless --forks is below its default. Nodes
-// that pass a file on to each other must be at work at the same time.
+// RaiseForks raises the number of nodes at work to nodes, at most maxWide, because nodes that pass a file on to each
+// other must run at the same time. A lowered --forks wins.
 func (f *Fleet) RaiseForks(nodes int) {
 	if f.Forks() >= fanout.DefaultForks {
 		f.opt.Forks = max(f.Forks(), min(nodes, maxWide))

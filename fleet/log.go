@@ -21,7 +21,7 @@ import (
 
 // Logs configure the logs of nodes: one file for each node, with its commands and its output.
 type Logs struct {
-	// Dir is the folder of the log files; "" means no logs.
+	// Dir is the folder of the log files. If it is empty, nothing is logged.
 	Dir string
 	// Failed keeps logs only of nodes that failed, in a subfolder of Dir for each run. dsbuild
 	// removes the subfolders of old runs.
@@ -107,7 +107,7 @@ func PruneRuns(dir string, keep int) {
 	}
 	runs := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() || !runName.MatchString(e.Name()) })
 	for _, e := range runs[:max(0, len(runs)-keep)] {
-		os.RemoveAll(filepath.Join(dir, e.Name())) //nolint:errcheck // the next run tries again
+		os.RemoveAll(filepath.Join(dir, e.Name())) //nolint:errcheck // the next run removes it
 	}
 }
 
@@ -193,7 +193,7 @@ func (l *Log) endPhase(failed bool) {
 	l.text, l.dropped, l.talked = nil, 0, false
 }
 
-// Path is the path of the log file; "" if there is none.
+// Path is the path of the log file, or "".
 func (l *Log) Path() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -37,8 +37,8 @@ type Node struct {
 	KeepLog bool               // keep its log although no step failed
 
 	Facts  *node.Facts    // nil until it is probed
-	JobsOf string         // the interpreter whose processes --in-use is about; "": none
-	Agent  *agent.Session // holds the lock of the node's environment while it runs; nil: none runs
+	JobsOf string         // the interpreter whose processes --in-use is about, or ""
+	Agent  *agent.Session // holds the lock of the node's environment while it runs; may be nil
 	Inbox  string         // the agent's folder for uploads
 
 	Changed      bool  // dsbuild changed it

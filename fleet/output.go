@@ -78,7 +78,7 @@ func asked(cmd remote.Command) string {
 type lines struct {
 	log  *Log
 	kind string
-	to   io.Writer // nil: nobody reads the output
+	to   io.Writer // may be nil
 
 	mu   sync.Mutex
 	line []byte

@@ -24,8 +24,8 @@ type progress struct {
 	mu      sync.Mutex
 	done    int
 	failed  []string
-	folded  string // failed, folded to the available room; "" if out of date
-	group   int    // of --serial; 0: none
+	folded  string // failed, folded to the available room, or "" if out of date
+	group   int    // of --serial, or zero
 	bytes   int64  // to send
 	active  map[*Node]*activity
 	notes   []ui.Named
@@ -35,7 +35,7 @@ type progress struct {
 	sent  atomic.Int64 // bytes
 	rate  int64        // bytes per second since the last update
 	past  int64        // bytes sent by then
-	shown time.Time    // time of the last update; zero: none
+	shown time.Time    // time of the last update, if any
 	stop  chan struct{}
 	ended chan struct{}
 }
@@ -111,7 +111,7 @@ func (w *progress) begin(n *Node, steps int) {
 	w.active[n] = &activity{begin: now, since: now, steps: steps}
 }
 
-// step notes that a node begins the named step.
+// step records that a node begins the named step.
 func (w *progress) step(n *Node, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,7 +123,7 @@ func (w *progress) step(n *Node, name string) {
 	a.step, a.since = name, time.Now()
 }
 
-// end notes that a node has ended, with or without an error.
+// end records that a node has ended, with or without an error.
 func (w *progress) end(n *Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +183,7 @@ func (w *progress) printMessages() {
 	}
 }
 
-// show updates the text beside the bar.
+// show updates the text next to the bar.
 func (w *progress) show(now time.Time) {
 	w.mu.Lock()
 	// How many bytes per second arrive on all nodes together.

@@ -13,9 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Serial holds the sizes of the groups in which nodes are changed. dsbuild finishes one group
-// before it begins the next. The last size applies to all further groups. An empty Serial means
-// one group of all nodes.
+// Serial holds the sizes of the groups in which nodes are changed. A group begins after the previous one has finished.
+// The last size applies to all further groups. An empty Serial means one group of all nodes.
 type Serial []GroupSize
 
 // GroupSize is a number of nodes, or a percentage of the nodes to be changed.

@@ -22,7 +22,7 @@ type Step struct {
 	// ReadOnly is true for a step that changes nothing on the node. If the connection is lost in
 	// such a step, the node is unreachable; if the user interrupts it, the node is skipped.
 	ReadOnly bool
-	// Needed is asked when the step's turn comes; nil: it is always needed.
+	// Needed, if set, reports whether the step is needed. It is called when the step's turn comes.
 	Needed func() bool
 }
 
@@ -30,8 +30,8 @@ type Step struct {
 type Task struct {
 	Node  *Node
 	Steps []Step
-	// End is called once at the end, with the error of the failed step; nil: nothing to do. The
-	// node has its Status by then, which End may correct.
+	// End, if set, is called once at the end, with the error of the failed step. The node has its Status by then,
+	// which End may correct.
 	End func(ctx context.Context, err error)
 }
 
@@ -51,9 +51,9 @@ func (f *Fleet) Limit(usual time.Duration) time.Duration {
 	return usual
 }
 
-// ConnectAndRun connects to nodes and takes each through its steps. Once stop returns true for the number
-// of failed nodes, it starts no further node; nil means never. If connecting may mean a wait in a
-// queue (ConnectWait), every node connects at once and the limit of Forks applies only to steps.
+// ConnectAndRun connects to nodes and takes each through its steps. Once stop returns true for the number of failed
+// nodes, it starts no further node; stop may be nil. If connecting may mean a wait in a queue (ConnectWait), every node
+// connects at once and the limit of Forks applies only to steps.
 func (f *Fleet) ConnectAndRun(ctx context.Context, title string, tasks []Task, stop func(int) bool) {
 	f.progress = newProgress(f.opt.Reporter, title, len(tasks), 0, nil)
 	defer f.progress.close()
@@ -80,9 +80,8 @@ func (f *Fleet) ConnectAndRun(ctx context.Context, title string, tasks []Task, s
 	})
 }
 
-// Probe connects to every node that has not failed, and runs the step probe there, which changes nothing. A second
-// call probes again, over the open connections or over new ones where those have ended. The error says that the
-// run was interrupted.
+// Probe connects to every node that has not failed, and runs the step probe there, which changes nothing. It may be
+// called more than once: open connections are reused. The error says that the run was interrupted.
 func (f *Fleet) Probe(ctx context.Context, limit time.Duration, probe func(ctx context.Context, i int) error) error {
 	var tasks []Task
 	for i, n := range f.Nodes {
@@ -98,8 +97,8 @@ func (f *Fleet) Probe(ctx context.Context, limit time.Duration, probe func(ctx c
 	return nil
 }
 
-// RunSteps takes nodes that are connected through their steps, and starts no further node once stop
-// returns true for the number of failed nodes; nil means never. Show comes before it.
+// RunSteps takes connected nodes through their steps. Once stop returns true for the number of failed nodes, it starts
+// no further node; stop may be nil. Show comes before it.
 func (f *Fleet) RunSteps(ctx context.Context, tasks []Task, stop func(int) bool) {
 	if stop != nil && stop(0) {
 		for _, t := range tasks {
