@@ -12,8 +12,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// Arch is one entry of an arch list: a compute capability for which SASS is
-// wanted, with PTX beside it if PTX is set.
+// Arch is one entry of an arch list: a compute capability to compile SASS for, and also PTX if
+// PTX is set.
 type Arch struct {
 	Major, Minor int
 	PTX          bool

@@ -210,7 +210,7 @@ func (t *tight) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkSizes refuses zip bombs: a zip file of size bytes that unpacks to far
+// checkSizes rejects zip bombs: a zip file of size bytes that unpacks to far
 // more than wheels do.
 func checkSizes(entries []zipMember, size int64) error {
 	total := int64(0)
@@ -309,8 +309,8 @@ func installPath(name string) string {
 	return "/" + scheme + "/" + rest // no name in site-packages begins with a slash
 }
 
-// badName returns why a name could mean a place outside of the wheel, or different places to
-// different readers; "" if it cannot.
+// badName returns why a name could refer to a path outside the wheel, or to different paths for
+// different readers. It returns "" for a safe name.
 func badName(name string) string {
 	elements := strings.Split(strings.TrimSuffix(name, "/"), "/")
 	switch {

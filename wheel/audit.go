@@ -16,7 +16,7 @@ type Want struct {
 	Archs     map[string][]Arch // of each op that is to have device code
 	Variants  []Variant         // of the ops with several builds, with the archs and the level of each
 	CPU       CPULevel          // of the others
-	Glibc     string            // X.Y of the oldest machine that is to run it; "" where none was named
+	Glibc     string            // X.Y of the oldest target machine; empty if unspecified
 	KeepDebug bool              // debug information was requested
 	TorchABI  *TorchABI         // nil: any
 }
@@ -41,8 +41,7 @@ func UnusableError(wheel, finding string) error {
 	return auditError(wheel, []string{finding}, "build the wheel with dsbuild wheel")
 }
 
-// Audit compares a wheel's contents with w and returns every difference in words, none if all is
-// as requested.
+// Audit describes every difference between a wheel's contents and w.
 func Audit(c Contents, w Want) []string {
 	var findings []string
 	found := map[string]int{}
@@ -85,9 +84,9 @@ func Audit(c Contents, w Want) []string {
 // askedGlibc ends every finding of compareGlibc and AuditTags, before the version.
 const askedGlibc = ", requested glibc "
 
-// compareGlibc compares the C and C++ library versions that an extension needs with the glibc of
-// a machine. Newer parts of libstdc++ give the wheel a newer platform tag, and pip then refuses
-// the wheel on that machine, whatever its C library.
+// compareGlibc compares the C and C++ library versions that an extension needs with a machine's
+// glibc. Newer parts of libstdc++ also count: the wheel gets a newer platform tag, and pip on that
+// machine rejects it.
 func (e Extension) compareGlibc(asked string) []string {
 	if asked == "" {
 		return nil
@@ -124,8 +123,8 @@ func acceptedOnGlibc(platform, glibc string) bool {
 	return needs == "" || CompareVersions(needs, glibc) <= 0
 }
 
-// AuditTags compares the tags in a finished wheel's name with the requested glibc; "" accepts
-// any.
+// AuditTags compares the tags in a finished wheel's name with the requested glibc. An empty glibc
+// accepts all tags.
 func AuditTags(name, glibc string) []string {
 	f, err := ParseFileName(name)
 	if err != nil || glibc == "" {
@@ -143,8 +142,8 @@ func AuditTags(name, glibc string) []string {
 // recommends kernels with such pages for GH200.
 const armPage = 64 << 10
 
-// compareCPU compares an extension's instructions with a level, and its pages with those of Arm
-// kernels. DeepSpeed's ops choose no code at run time, so they need the highest level found.
+// compareCPU compares an extension's instructions with a level, and its page size with Arm
+// kernels'. DeepSpeed's ops choose no code at run time, so they need the highest level found.
 func (e Extension) compareCPU(says string, level CPULevel) []string {
 	var findings []string
 	switch {

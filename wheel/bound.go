@@ -99,8 +99,8 @@ func torchMinor(text, cuda string) string {
 	return major + "." + rest[:1]
 }
 
-// runtime returns the CUDA whose runtime the extensions load; "" if they load different ones, as
-// in a wheel that chooses at run time.
+// runtime returns the CUDA whose runtime the extensions load. It returns "" if they load several,
+// as in a wheel that chooses at run time.
 func (c Contents) runtime() string {
 	found := ""
 	for _, e := range c.Extensions {
@@ -132,8 +132,8 @@ var (
 	cudart      = regexp.MustCompile(`^libcudart\.so\.(\d+(?:\.\d+)?)`)
 )
 
-// readInstalled reads which torch and CUDA DeepSpeed's build recorded; DeepSpeed itself refuses
-// to load its ops under others. In a wheel without ops the record binds it to nothing.
+// readInstalled reads which torch and CUDA DeepSpeed's build recorded. DeepSpeed itself loads its
+// ops only under these. For a wheel without ops the record is meaningless.
 func (c *Contents) readInstalled(a *Archive) error {
 	const name = "deepspeed/git_version_info_installed.py"
 	if len(c.Ops) == 0 {

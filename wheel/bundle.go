@@ -15,8 +15,8 @@ import (
 	"deps.dev/util/pypi"
 )
 
-// WheelhouseDir is the directory beside the wheels that holds a bundle, and
-// BundleName the file in it that lists them.
+// WheelhouseDir is the directory of a bundle, next to the wheels. BundleName is
+// the file in it that lists its wheels.
 const (
 	WheelhouseDir = "wheelhouse"
 	BundleName    = "bundle.json"
@@ -28,9 +28,9 @@ const (
 	Companion  = "companion"  // asked for by name: every node gets this very version
 )
 
-// Bundle is a wheelhouse: the packages that DeepSpeed needs beside torch for one Python, and the
-// companions that were built with it. Torch and its dependencies are never in it: a node has them
-// already, and dsbuild never changes them.
+// Bundle is a wheelhouse: the packages that DeepSpeed needs in addition to torch for one Python, and
+// the companions that were built with it. It never contains torch and torch's dependencies: a node
+// has them already, and they are never changed.
 type Bundle struct {
 	Python string        `json:"python"` // X.Y
 	Wheels []BundleWheel `json:"wheels"` // sorted by file
@@ -44,13 +44,13 @@ type BundleWheel struct {
 	SHA256  string `json:"sha256"`
 	Size    int64  `json:"size"`
 	Why     string `json:"why"` // Dependency or Companion
-	// Source is the origin of a companion's sources; nil for a wheel from an index.
+	// Source is the origin of a companion's sources. It is nil for a wheel from an index.
 	Source *Source `json:"source,omitempty"`
 
 	Path     string   `json:"-"` // of the file, once read
-	Requires []string `json:"-"` // PEP 508, likewise
+	Requires []string `json:"-"` // PEP 508, once read
 	Commands []string `json:"-"` // that it installs into the environment
-	Tags     []string `json:"-"` // likewise
+	Tags     []string `json:"-"` // once read
 	Contents Contents `json:"-"` // what its files show
 }
 
@@ -93,8 +93,8 @@ func ReadBundle(ctx context.Context, dir string) (Bundle, error) {
 
 const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or rebuild it with dsbuild wheel --bundle"
 
-// parseBundle reads the text of bundle.json. It refuses every entry that could mean another file
-// or another distribution.
+// parseBundle parses bundle.json. It rejects entries that could mean another file or another
+// distribution.
 func parseBundle(text []byte) (Bundle, error) {
 	var b Bundle
 	if err := json.Unmarshal(text, &b); err != nil {
@@ -194,8 +194,8 @@ func (a *Archive) ForeignTops() []string {
 	return out
 }
 
-// WriteBundle writes bundle.json for the wheels in dir. The companions among
-// them are given by normalised name, each with its source, nil for the index.
+// WriteBundle writes bundle.json for the wheels in dir. companions maps their normalised names to
+// their sources; a nil source means the index.
 func WriteBundle(ctx context.Context, dir, python string, companions map[string]*Source) (Bundle, error) {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {

@@ -139,7 +139,7 @@ const commonSSE = 4
 // where code selects these at run time.
 const rareGeneral = 100
 
-// baseLevel returns the level that code needs beside its parts that it selects at run time.
+// baseLevel returns the level that code needs, except for parts that it selects at run time.
 func baseLevel(u x86.Usage) CPULevel {
 	switch {
 	case u.Levels[x86.V3]-u.General > rareSSE*u.SSE:

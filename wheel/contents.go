@@ -20,9 +20,9 @@ type Contents struct {
 	Requires   []string    `json:"requires"` // PEP 508, one requirement each
 	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel
 	Extensions []Extension `json:"extensions"`
-	Torch      string      `json:"torch"`     // X.Y of the torch it is bound to; "" if no file shows it
-	CUDA       string      `json:"cuda"`      // X.Y or X; "" if no file shows it
-	Python     string      `json:"python"`    // X.Y, with + for that or a newer one; "" for any
+	Torch      string      `json:"torch"`     // X.Y of the torch it is bound to, if known
+	CUDA       string      `json:"cuda"`      // X.Y or X, if known
+	Python     string      `json:"python"`    // X.Y, X.Y+ for that or newer, or "" for any
 	TorchABI   *TorchABI   `json:"torch_abi"` // null if no extension uses torch
 	Variants   []Variant   `json:"variants"`  // builds of ops that it has several times
 }
@@ -36,8 +36,7 @@ type Extension struct {
 	PTX     []string `json:"ptx"`
 	CPU     CPU      `json:"cpu"`
 
-	// The newest symbol version needed of glibc, libstdc++ (two series) and
-	// libgcc, "" for none.
+	// The newest symbol version needed of glibc, libstdc++ (two series) and libgcc, if any.
 	Glibc   string `json:"glibc"`
 	GLIBCXX string `json:"glibcxx"`
 	CXXABI  string `json:"cxxabi"`
@@ -45,7 +44,7 @@ type Extension struct {
 	// Newest are the symbols that need newer libraries than requested. NameNewest fills it in.
 	Newest []string `json:"-"`
 
-	// CXX11ABI reports whether it uses the std::string of GCC 5 and later; null if it uses
+	// CXX11ABI reports whether it uses the std::string of GCC 5 and later. It is null if it uses
 	// neither kind.
 	CXX11ABI *bool `json:"cxx11abi"`
 	// Torch are the symbols that it imports of torch.
@@ -55,7 +54,7 @@ type Extension struct {
 	Needs    []string `json:"needs"`
 	RPath    []string `json:"rpath"`
 	Stripped bool     `json:"stripped"`
-	// Unread says which part could not be read, and why; mostly empty.
+	// Unread is the part that could not be read, and why. It is usually empty.
 	Unread string `json:"unread"`
 	align  uint64 // see elf.Object
 	usage  x86.Usage
@@ -64,7 +63,7 @@ type Extension struct {
 
 // CPU is the instruction set an extension uses.
 type CPU struct {
-	Max CPULevel `json:"max"` // the highest level found; "" where there is no code for a CPU with levels
+	Max CPULevel `json:"max"` // the highest level found, or "" without code for a CPU with levels
 	// Requires is the level that the CPU must have: Max, or less if the extension chooses its
 	// code at run time.
 	Requires CPULevel `json:"requires"`
@@ -75,10 +74,10 @@ type CPU struct {
 	Beyond []string `json:"beyond"`
 }
 
-// Op returns the name of the extension's op. DeepSpeed calls the file <op>_op, and leaves out the
-// suffix for a few (ragged_ops). One file is misplaced: inference_core_ops lies in the folder
-// above kernels, and its file name begins with "kernels". A library of the stable ABI is called
-// lib<op>_op.so, or lib<op>_op.<variant>.so.
+// Op returns the name of the extension's op. DeepSpeed calls the file <op>_op, or <op> for a few
+// (ragged_ops). One file is misplaced: inference_core_ops is in the directory above kernels, and its
+// file name begins with "kernels". A library of the stable ABI is called lib<op>_op.so, or
+// lib<op>_op.<variant>.so.
 func (e Extension) Op() string {
 	name, _, _ := strings.Cut(path.Base(e.Path), ".")
 	if m := libraryName.FindStringSubmatch(path.Base(e.Path)); m != nil {
@@ -113,8 +112,8 @@ func (c Contents) Archs() (sass, ptx []string) {
 	return sass, ptx
 }
 
-// Machine returns the machine that the extensions are for; X86 where there is none. Those of one wheel
-// are for one machine: an audit refuses others, as it compares each with the level asked for.
+// Machine returns the machine that the extensions are for, or X86 without extensions. An audit rejects
+// wheels for several machines, because it compares each extension with the requested level.
 func (c Contents) Machine() string {
 	if len(c.Extensions) == 0 {
 		return X86
@@ -231,7 +230,7 @@ func (c Contents) cxx11ABI() bool {
 	})
 }
 
-// Floors are the symbol versions a machine must offer, "" for none.
+// Floors are the symbol versions a machine must offer.
 type Floors struct {
 	Glibc   string `json:"glibc"`
 	GLIBCXX string `json:"glibcxx"`

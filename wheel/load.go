@@ -21,7 +21,7 @@ type Loaded struct {
 	Requires []string // PEP 508, one requirement each
 	Commands []string // commands that it installs into the environment
 
-	ByteCode *ByteCodeFile // the byte code file beside it; nil: nodes compile it themselves
+	ByteCode *ByteCodeFile // its byte code file; if nil, nodes compile the modules
 }
 
 // ByteCodeFile is the file with the byte code of a wheel's modules.
@@ -74,7 +74,7 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Nodes check the byte code against the manifest. It only saves time, so an unreadable file counts as none.
+		// Nodes check the byte code against the manifest. It only saves time, so an unreadable file is ignored.
 		if w.Manifest.ByteCode != nil {
 			if sum, size, err := HashFile(file + ByteCodeSuffix); err == nil {
 				w.ByteCode = &ByteCodeFile{Path: file + ByteCodeSuffix, SHA256: sum, Size: size}
@@ -112,8 +112,8 @@ func Load(ctx context.Context, file string) (Loaded, Contents, error) {
 	return Loaded{Path: file, Manifest: m, Version: v.Contents.Version, Requires: v.Contents.Requires}, v.Contents, nil
 }
 
-// loadDeepSpeed reads a wheel of DeepSpeed. Before dsbuild contacts any node, it refuses a damaged wheel, and one that
-// would put files into the folders of other packages.
+// loadDeepSpeed reads a DeepSpeed wheel. It rejects damaged wheels, and wheels with files in other packages'
+// directories, before any node is contacted.
 func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 	w, c, err := Load(ctx, file)
 	if err != nil {

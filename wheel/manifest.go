@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Manifest describes a wheel and its build. dsbuild writes it beside the wheel as
-// NAME.whl.manifest.json, and into the wheel's dist-info. The one inside lacks the fields that
-// differ from run to run (sha256, size, built_at, builder, dsbuild), so that the wheel's bytes do
-// not.
+// Manifest describes a wheel and its build. It is written next to the wheel as
+// NAME.whl.manifest.json, and into the wheel's dist-info. The copy inside lacks the fields that
+// differ from run to run (sha256, size, built_at, builder, dsbuild), so that the wheel is
+// reproducible.
 type Manifest struct {
 	Name    string `json:"name"`    // the wheel's file name
 	Version string `json:"version"` // PEP 440 version; a complete build has no local part
@@ -35,7 +35,7 @@ type Manifest struct {
 	// Variants lists the builds of ops with several builds.
 	Variants []Variant `json:"variants,omitempty"`
 
-	// Requires are the Python packages that ops need on a node, beside DeepSpeed's own
+	// Requires are the Python packages that ops need on a node, in addition to DeepSpeed's own
 	// requirements. METADATA lists them too.
 	Requires []string `json:"requires,omitempty"`
 	// Patches are the corrections that were made to DeepSpeed's sources.
@@ -48,13 +48,13 @@ type Manifest struct {
 	CUDA     string `json:"cuda"`     // X.Y; of a wheel of the stable ABI X, or "" (see Variant)
 	GCC      string `json:"gcc"`      // full version
 	Glibc    string `json:"glibc"`    // symbol floor of the extensions: X.Y
-	GLIBCXX  string `json:"glibcxx"`  // likewise, of libstdc++: X.Y.Z
+	GLIBCXX  string `json:"glibcxx"`  // symbol floor of libstdc++: X.Y.Z
 	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
 
 	// TorchABI is set for a wheel of torch's stable ABI.
 	TorchABI *TorchABI `json:"torch_abi,omitempty"`
 
-	// ByteCode describes the byte code of the wheel's modules, in the file beside the wheel.
+	// ByteCode describes the byte code file next to the wheel.
 	ByteCode *ByteCode `json:"bytecode,omitempty"`
 
 	Toolchain  Toolchain         `json:"toolchain"`
@@ -62,13 +62,13 @@ type Manifest struct {
 	Env        map[string]string `json:"env"` // the build variables
 	Builder    string            `json:"builder,omitempty"`
 	PlanDigest string            `json:"plan_digest"`
-	Recipe     int               `json:"recipe,omitempty"` // number of the build tag; zero means that the file name has no tag
+	Recipe     int               `json:"recipe,omitempty"` // number of the build tag, or zero without a tag
 	Dsbuild    string            `json:"dsbuild,omitempty"`
 	BuiltAt    *time.Time        `json:"built_at,omitempty"`
 }
 
-// ByteCode describes the file beside a wheel whose name adds ByteCodeSuffix: the byte code of the
-// wheel's modules, compressed by xz. A node that has it need not compile the modules.
+// ByteCode describes a wheel's sidecar file with ByteCodeSuffix: the byte code of its modules,
+// compressed by xz. A node that has it need not compile the modules.
 type ByteCode struct {
 	Magic  int    `json:"magic"`  // the number by which Python tells its byte code from others
 	SHA256 string `json:"sha256"` // of the bytes before compression
@@ -110,7 +110,7 @@ func SplitGitRef(arg string) (url, ref string) {
 	return arg, ""
 }
 
-// Toolchain says where the CUDA that compiled a wheel came from.
+// Toolchain describes the CUDA that compiled a wheel.
 type Toolchain struct {
 	Name    string `json:"name"`    // as dsbuild toolchains lists it
 	Toolkit string `json:"toolkit"` // version of headers and nvcc

@@ -33,12 +33,11 @@ type Metadata struct {
 	Name           string
 	Version        string   // PEP 440
 	RequiresDist   []string // PEP 508, one requirement each
-	RequiresPython string   // PEP 440 specifiers: ">=3.9,<3.14"; "" for any
+	RequiresPython string   // PEP 440 specifiers such as ">=3.9,<3.14", or "" for any
 }
 
-// ParseMetadata reads a METADATA file. It has a header parser of its own: pypi.ParseMetadata
-// leaves out Requires-Python, logs fields that it dislikes, and treats a second Name as if there
-// were none.
+// ParseMetadata parses a METADATA file. It does not use pypi.ParseMetadata, which skips
+// Requires-Python, logs fields that it dislikes, and treats a second Name as a missing one.
 func ParseMetadata(text []byte) (Metadata, error) {
 	var m Metadata
 	err := eachField(text, func(name, value string) error {
@@ -79,7 +78,7 @@ var (
 	directReference = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:[ \t]*\[[^\]]*\])?)[ \t]*@[ \t]*`)
 )
 
-// set gives a field its value. A second value is an error.
+// set sets a field. A second value is an error.
 func set(field *string, value string) error {
 	switch {
 	case *field != "":
@@ -201,7 +200,7 @@ type WheelFile struct {
 	Generator     string
 	RootIsPurelib bool
 	Tags          []string // expanded: "cp311-cp311-linux_x86_64"
-	Build         string   // build tag, "" for none
+	Build         string   // build tag, or ""
 }
 
 // ParseWheelFile reads a WHEEL file.
@@ -213,7 +212,7 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 		case "wheel-version":
 			return set(&w.Version, value)
 		case "generator":
-			// A tool that repairs a wheel adds a line of its own. Readers take the first.
+			// A tool that repairs a wheel adds its own line. Readers take the first.
 			w.Generator = cmp.Or(w.Generator, value)
 		case "root-is-purelib":
 			return set(&purelib, value)
@@ -247,7 +246,7 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 type FileName struct {
 	Name    string
 	Version string
-	Build   string   // build tag, "" for none
+	Build   string   // build tag, or ""
 	Tags    []string // expanded: "cp311-cp311-linux_x86_64"
 }
 
@@ -312,8 +311,7 @@ func expandTags(tag string) ([]string, error) {
 	return tags, nil
 }
 
-// CompareTags returns every difference between the tags in a wheel's file
-// name and those in its WHEEL file in words, none if they agree.
+// CompareTags describes every difference between the tags in a wheel's file name and in its WHEEL file.
 func CompareTags(f FileName, w WheelFile) []string {
 	var findings []string
 	for _, t := range tagsMissing(f.Tags, w.Tags) {
@@ -370,8 +368,8 @@ func sameVersion(a, b string) bool {
 	return canon(a) == canon(b)
 }
 
-// addsLocal reports whether a version is another one with a local part: 2.7.4+cu12torch2.6 of 2.7.4.
-// Some projects put the local part into the file's name alone, and installers take such wheels.
+// addsLocal reports whether version is public with a local part: 2.7.4+cu12torch2.6 and 2.7.4.
+// Some projects put the local part only into the file's name, and installers accept such wheels.
 func addsLocal(version, public string) bool {
 	release, local, ok := strings.Cut(strings.ReplaceAll(version, "_", "-"), "+")
 	return ok && local != "" && !strings.Contains(public, "+") && sameVersion(release, public)
@@ -386,8 +384,7 @@ func (a *Archive) MetadataText() ([]byte, error) {
 	return text, nil
 }
 
-// Metadata reads the METADATA file. Its distribution must be the one that the dist-info directory
-// names.
+// Metadata reads the METADATA file. Its distribution must match the dist-info directory's name.
 func (a *Archive) Metadata() (Metadata, error) {
 	text, err := a.MetadataText()
 	if err != nil {

@@ -27,10 +27,9 @@ var ownedCommand = regexp.MustCompile(`(?i)^(((python|pypy)[\d.]*[dtw]*(-config)
 // ErrRunsAtStart means that a wheel would run code at each start of Python.
 var ErrRunsAtStart = errors.New("runs code at each start of Python")
 
-// CheckOwnFiles refuses a wheel with a file that is not its own: one of torch, of DeepSpeed, of the interpreter,
-// of the standard library or of the environment. It needs no list of installed files: who has one compares that,
-// too. A wheel that runs code at each start of Python is rejected with ErrRunsAtStart, unless the user has named
-// the package.
+// CheckOwnFiles rejects a wheel with a file of torch, DeepSpeed, the interpreter, the standard library or the
+// environment. It needs no list of installed files: a caller with such a list compares that, too. A wheel that
+// runs code at each start of Python is rejected with ErrRunsAtStart, unless the user has named the package.
 func CheckOwnFiles(a *Archive, named bool) error {
 	meta, err := a.Metadata()
 	if err != nil {

@@ -41,9 +41,9 @@ type Build struct {
 	CUDA     string    `json:"cuda"`    // X.Y
 	Patches  []string  `json:"patches"` // corrections that were made to the sources, by name
 	Packages []Package `json:"packages"`
-	ByteCode *ByteCode `json:"bytecode"` // of the modules; nil where Python could not pack it
+	ByteCode *ByteCode `json:"bytecode"` // of the modules; nil if Python could not pack it
 
-	Record string `json:"-"` // SHA-256 of the RECORD of the finished wheel; "" if not known
+	Record string `json:"-"` // SHA-256 of the finished wheel's RECORD, if known
 }
 
 // Package is a piece of software that was installed where a wheel was compiled.
@@ -53,7 +53,7 @@ type Package struct {
 	SHA256 string `json:"sha256"` // of that list
 
 	Beside  bool   `json:"beside,omitempty"`         // it is part of an environment that the build only read
-	Archive string `json:"archive_sha256,omitempty"` // SHA-256 of the wheel or .deb that was installed; "" if not known
+	Archive string `json:"archive_sha256,omitempty"` // SHA-256 of the installed wheel or .deb, if known
 }
 
 // ParseBuild reads the JSON of a Build.
@@ -244,9 +244,8 @@ func (m Manifest) torchPin() (string, error) {
 	return torchPin(m.Torch)
 }
 
-// torchPin returns the requirement of one minor of torch. Vendors build torch from before a
-// minor's release (2.6.0a0). By its number such a build is not part of the minor, so the
-// requirement names it.
+// torchPin returns the requirement for a torch minor version. Vendors build torch from before a minor
+// version's release (2.6.0a0). Such a build sorts before that version, so the requirement names it.
 func torchPin(torch string) (string, error) {
 	parts := strings.Split(torch, ".")
 	if len(parts) < 2 {
@@ -343,7 +342,7 @@ func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error
 	h := &zip.FileHeader{
 		Name: name, Method: zip.Deflate, CRC32: crc32.ChecksumIEEE(data),
 		CompressedSize64: uint64(packed.Len()), UncompressedSize64: uint64(len(data)),
-		ModifiedDate: 1<<5 | 1, //nolint:staticcheck // 1980-01-01 without the extra field that Modified brings
+		ModifiedDate: 1<<5 | 1, //nolint:staticcheck // 1980-01-01 without the extra field that Modified adds
 	}
 	h.SetMode(mode) // made on Unix
 	h.CreatorVersion |= deflateVersion

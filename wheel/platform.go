@@ -33,7 +33,7 @@ var policies = sync.OnceValue(func() map[string][]policy {
 
 // Platform returns the platform tag for code of a machine with these floors: the oldest manylinux_2_X
 // (PEP 600) whose glibc, libstdc++ and libgcc offer them all. With this tag, pip on an older
-// machine refuses the wheel; without it, the wheel would fail there when it is loaded.
+// machine rejects the wheel; without it, the wheel would fail there when it is loaded.
 func Platform(f Floors, machine string) (string, error) {
 	all := policies()[machine]
 	if len(all) == 0 {
@@ -53,7 +53,7 @@ func Platform(f Floors, machine string) (string, error) {
 		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"))
 }
 
-// offers reports whether a machine with the versions f runs code that needs those of other.
+// offers reports whether a machine with the versions f runs code that needs other.
 func (f Floors) offers(other Floors) bool {
 	return CompareVersions(other.Glibc, f.Glibc) <= 0 && CompareVersions(other.GLIBCXX, f.GLIBCXX) <= 0 &&
 		CompareVersions(other.CXXABI, f.CXXABI) <= 0 && CompareVersions(other.Libgcc, f.Libgcc) <= 0
@@ -98,8 +98,8 @@ func MinGlibcForInstall(name, needed string) string {
 	return needed
 }
 
-// SplitPlatform reads a platform tag of Linux: the glibc that it promises to run on ("2.35" for
-// manylinux_2_35_x86_64, "" if it promises none) and the machine ("" for any other tag).
+// SplitPlatform splits a platform tag of Linux, such as manylinux_2_35_x86_64, into the glibc that it
+// promises to run on, if any, and the machine. Both are empty for other tags.
 func SplitPlatform(tag string) (glibc, machine string) {
 	// The names before PEP 600 put the glibc into them.
 	for _, old := range [][2]string{

@@ -17,8 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// ProvenanceSuffix ends the name of the provenance statement beside a wheel; the wheel's name
-// comes before it.
+// ProvenanceSuffix is added to a wheel's name for its provenance statement.
 const ProvenanceSuffix = ".provenance.json"
 
 const (
@@ -121,7 +120,7 @@ const recordProduct = "RECORD"
 func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 	source := m.Source.Kind + ":" + url.PathEscape(m.Source.Ref)
 	switch m.Source.Kind {
-	case "release": // no other sources may pass for those of a package
+	case "release": // no other sources may pass for a package's
 		source = pypiURL("deepspeed", m.Source.Ref)
 	case "git":
 		source = m.Source.CommitURL()
@@ -160,7 +159,7 @@ func structOf(v map[string]any) (*structpb.Struct, error) {
 	return s, protojson.Unmarshal(text, s)
 }
 
-// checkProvenance compares a statement with the wheel beside it; sum is the wheel's SHA-256.
+// checkProvenance compares a statement with its wheel; sum is the wheel's SHA-256.
 func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 	var s intoto.Statement
 	// The specification asks readers to ignore unknown fields.

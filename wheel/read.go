@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// ManifestName is the manifest's file in a wheel's dist-info. The files beside a wheel have the
+// ManifestName is the manifest's file in a wheel's dist-info. A wheel's sidecar files have the
 // wheel's name and a suffix: ManifestSuffix for its manifest, ByteCodeSuffix for the byte code of
 // its modules.
 const (
@@ -91,8 +91,8 @@ func OpenFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// OpenRegular opens a file that dsbuild is about to copy to a place that others can read. It
-// refuses symbolic links: one in a folder of wheels could point at any file of the user's.
+// OpenRegular opens a file for copying to a place that others can read. It rejects symbolic links: a
+// link in a directory of wheels could point at any file of the user's.
 func OpenRegular(path string) (*os.File, error) {
 	named, err := os.Lstat(path)
 	if err != nil {

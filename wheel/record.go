@@ -26,7 +26,7 @@ const maxRecord = 32 << 20
 // RecordEntry is a line of a wheel's RECORD.
 type RecordEntry struct {
 	Path      string
-	Algorithm string // as Python's hashlib calls it: "sha256"; "" if there is not a hash
+	Algorithm string // its name in Python's hashlib, such as "sha256"; empty without a hash
 	Digest    string // base64 for URLs, without padding
 	Size      int64  // bytes; -1: not said
 }
@@ -112,9 +112,8 @@ func (a *Archive) record() ([]RecordEntry, error) {
 	return ParseRecord(in)
 }
 
-// VerifyRecord compares RECORD with the files of the wheel and returns every
-// difference in words, none if it is right. It reads each file once; an error
-// is the end of ctx.
+// VerifyRecord compares RECORD with the wheel's files and describes every difference. It reads each
+// file once. It returns an error only if ctx ends.
 func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
 	entries, err := a.record()
 	if err != nil {

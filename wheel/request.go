@@ -15,12 +15,12 @@ type Request struct {
 	Torch     string   // X.Y.Z, or X.Y for the newest of that minor
 	CUDA      string   // that torch is built for: X.Y, or X for any of that major
 	Python    string   // X.Y
-	Machine   string   // X86 or Arm; "" is that of CPU, else of the GPUs
+	Machine   string   // X86 or Arm; if empty, CPU's machine, else the GPUs'
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest node
 	Driver    string // of the oldest node: which CUDA it runs
-	ABI       ABI    // of torch; "" is StableABI where all ops are proven with it, else TorchMinor
-	Base      string // an image or a tar to build on; "" is that of the toolchain
+	ABI       ABI    // of torch; if empty, StableABI if all ops are proven with it, else TorchMinor
+	Base      string // an image or a tar to build on; if empty, the toolchain's
 	KeepDebug bool   // leave debug information in the extensions
 }
 
@@ -29,7 +29,7 @@ type ABI string
 
 // The ABIs that a wheel can be asked for.
 const (
-	TorchMinor ABI = "torch"  // torch's C++ interface: for one minor of torch and one Python
+	TorchMinor ABI = "torch"  // torch's C++ interface: for one torch minor version and one Python
 	StableABI  ABI = "stable" // torch's stable ABI: for every torch from one on, and every Python
 )
 
@@ -72,7 +72,7 @@ func CPULevels(machine string) []CPULevel {
 
 func x86Levels() []CPULevel { return []CPULevel{CPUv1, CPUv2, CPUv3, CPUv4} }
 
-// DefaultCPU is the level of wheels for one minor version of torch where nobody asked for one.
+// DefaultCPU is the default level of wheels for one torch minor version.
 func DefaultCPU(machine string) CPULevel {
 	levels := CompleteLevels(machine)
 	return levels[len(levels)-1]
@@ -105,7 +105,7 @@ func ParseCPULevel(s string) (CPULevel, error) {
 		"must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2) or x86-64-v4 (AVX-512), or armv8-a for %s", s, Arm)
 }
 
-// Machine returns the machine whose CPUs have the level; "" for no level.
+// Machine returns the machine whose CPUs have the level, or "" for no level.
 func (l CPULevel) Machine() string {
 	switch {
 	case l == "":

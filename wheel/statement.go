@@ -13,14 +13,14 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// ProvenanceFacts are the parts of a statement that a policy judges.
+// ProvenanceFacts are the parts of a statement that a policy checks.
 type ProvenanceFacts struct {
 	Name     string    // of the only file that it is about
 	SHA256   string    // of that file
 	Version  string    // of DeepSpeed, without the local part
 	Source   string    // where the sources came from, as a URI
 	Finished time.Time // when the build ended
-	Record   string    // SHA-256 of the wheel's RECORD; "" if it does not say
+	Record   string    // SHA-256 of the wheel's RECORD, if stated
 }
 
 // ReadProvenance reads a statement, which must be about one file.

@@ -13,7 +13,7 @@ type TorchABI struct {
 	// Stable reports that the wheel uses only C functions that torch promises to keep, so that
 	// it serves every torch from Min on.
 	Stable bool   `json:"stable"`
-	Min    string `json:"min"` // X.Y; "" if the wheel is not stable, or if no function shows it
+	Min    string `json:"min"` // X.Y, or "" if the wheel is not stable or no function shows it
 }
 
 // IsStable reports whether a wheel uses only the stable ABI. A nil TorchABI does not.
@@ -50,7 +50,7 @@ func minTorch(used []string) string {
 	return oldest
 }
 
-// torchABI returns the interface of torch that the extensions use, nil if none uses torch.
+// torchABI returns the interface of torch that the extensions use, or nil if none uses torch.
 func (c Contents) torchABI() *TorchABI {
 	var used []string
 	for _, e := range c.Extensions {

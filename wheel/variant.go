@@ -34,7 +34,7 @@ type Variant struct {
 // libraryName matches the file name of a library of the stable ABI, which is no module of Python.
 var libraryName = regexp.MustCompile(`^lib([^.]+)(?:\.(cu\d+|v\d))?\.so$`)
 
-// CUDAs returns the CUDAs for which the wheel has device code, oldest first.
+// CUDAs returns the CUDA versions of the wheel's device code, oldest first.
 func (m Manifest) CUDAs() []string {
 	var out []string
 	for _, v := range m.Variants {

@@ -16,7 +16,7 @@ import (
 )
 
 // Verification is the result of comparing a wheel with its own RECORD, metadata and manifest, and
-// with the files beside it.
+// with its sidecar files.
 type Verification struct {
 	Path     string    `json:"path"`
 	SHA256   string    `json:"sha256"`
@@ -110,11 +110,11 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	return v, nil
 }
 
-// readManifest returns the manifest inside, nil if there is none.
+// readManifest returns the manifest inside, or nil.
 func (a *Archive) readManifest() (*Manifest, error) {
 	text, err := a.ReadFile(a.inDistInfo(ManifestName), maxText)
 	if errors.Is(err, errNoMember) {
-		return nil, nil //nolint:nilnil // a wheel of somebody else's
+		return nil, nil //nolint:nilnil // dsbuild did not build the wheel
 	}
 	if err != nil {
 		return nil, a.damagedError(err)
@@ -126,8 +126,8 @@ func (a *Archive) readManifest() (*Manifest, error) {
 	return &m, nil
 }
 
-// besideFile runs a check on a file beside the wheel. It skips a file that is absent, or that
-// does not mention this wheel (errNotSaid).
+// besideFile runs a check on a sidecar file. It skips a file that is absent, or that does not
+// mention this wheel (errNotSaid).
 func (v Verification) besideFile(name, file string, check func([]byte) ([]string, error)) Check {
 	c := Check{Name: name, Against: filepath.Base(file)}
 	text, err := readBounded(file)
@@ -178,7 +178,7 @@ func (v Verification) checkSums(text []byte) ([]string, error) {
 			if listed = true; !strings.EqualFold(sum, v.SHA256) {
 				return []string{fmt.Sprintf("lists sha256 %s, but the file has %s", sum, v.SHA256)}, nil
 			}
-		case strings.HasPrefix(name, base+".") && filepath.IsLocal(name): // a file beside the wheel
+		case strings.HasPrefix(name, base+".") && filepath.IsLocal(name): // a sidecar file
 			if has, _, err := HashRegular(filepath.Join(dir, name)); err == nil && !strings.EqualFold(sum, has) {
 				return []string{fmt.Sprintf("lists sha256 %s of %s, but the file has %s", sum, name, has)}, nil
 			}
@@ -209,7 +209,7 @@ func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
 	return damage, nil
 }
 
-// sameBuild compares two manifests, except for the fields that only the one beside a wheel has.
+// sameBuild compares two manifests, except for the fields that the manifest inside a wheel lacks.
 func sameBuild(a, b Manifest) bool {
 	text := func(m Manifest) string {
 		m.SHA256, m.Size, m.Builder, m.Dsbuild, m.BuiltAt = "", 0, "", "", nil
@@ -276,8 +276,8 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 }
 
 // checkTags compares the tags of the file name with those in WHEEL, and the glibc that they promise
-// with the one that the extensions need. Tags that promise something else (musllinux, macOS, Windows,
-// another CPU) are compared with no code, so the check counts as skipped.
+// with what the extensions need. Other tags (musllinux, macOS, Windows, another CPU) are not compared
+// with code, so the check counts as skipped.
 func (v Verification) checkTags(a *Archive) (Check, error) {
 	inside, err := a.WheelFile()
 	if err != nil {

@@ -102,7 +102,7 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil {
 		return directory{}, err
 	}
-	// The signature of the last record must lie where a whole record fits.
+	// The signature of the last record must be where a whole record fits.
 	i := bytes.LastIndex(tail[:max(0, len(tail)-endLen+len(endMagic))], []byte(endMagic))
 	if size == 0 {
 		return directory{}, errors.New("not a zip file: empty file")
@@ -236,7 +236,7 @@ func readCentral(h []byte, name string, extra []byte) (zipMember, error) {
 	return m, nil
 }
 
-// checkKind refuses members other than regular files and directories, and impossible sizes.
+// checkKind rejects members other than regular files and directories, and impossible sizes.
 // attributes has the mode of Unix in its upper half.
 func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 	kind := attributes >> 16 & modeType
@@ -394,7 +394,7 @@ func checkLocal(content *io.SectionReader, m *zipMember, next int64) (end int64,
 func checkDescriptor(content *io.SectionReader, m *zipMember, end, next int64) (int64, error) {
 	n := next - end
 	if n < 0 {
-		return end, nil // the next member lies inside: checkLocals says so
+		return end, nil // the next member overlaps m: checkLocals reports it
 	}
 	if n != 12 && n != 16 && n != 20 && n != 24 {
 		return 0, fmt.Errorf("has %d bytes after its data, which are not a data descriptor", n)

@@ -67,7 +67,7 @@ func (p *parts) name(s *Section, off uint64) (string, error) {
 	return strings.Clone(name), nil
 }
 
-// agree refuses an object whose sections contradict the table that the loader will read: the
+// agree rejects an object whose sections contradict the table that the loader will read: the
 // loader uses the program headers and ignores the sections.
 func (p *parts) agree(d dynamic) error {
 	if p.dynamic != nil && !slices.ContainsFunc(p.programs, isDynamic) {

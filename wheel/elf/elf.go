@@ -6,9 +6,9 @@
 // the second hands every section to its reader. An object whose section names stand far from its
 // section headers takes a third.
 //
-// The layout is that of the System V ABI (gABI, chapters 4 and 5), its GNU extensions that of the
-// Linux Standard Base, Core, chapter 10. The package treats every object as hostile: it checks
-// each offset and size before use, and bounds the memory that it holds.
+// The layout follows the System V ABI (gABI, chapters 4 and 5), and the Linux Standard Base, Core,
+// chapter 10, for GNU extensions. The package treats every object as hostile: it checks each offset
+// and size before use, and bounds the memory that it holds.
 //
 // It takes its constants from package debug/elf, and not its reader, for three reasons. That reader
 // needs io.ReaderAt: each member of a wheel, up to several GB, would have to be unpacked to a file
@@ -16,7 +16,7 @@
 // elf.NewFile copies the name of each section, so an object of 390 KB with 2,000 headers that share one
 // name takes 500 MB, one of 5 MB some 64 GB, and no limit on the bytes that it is given bounds that;
 // its lists of symbols and versions do the same. And it believes the section headers, which the loader
-// ignores: agree (describe.go) refuses objects in which the two differ.
+// ignores: agree (describe.go) rejects objects in which the two differ.
 package elf
 
 import (
@@ -41,10 +41,10 @@ type Section struct {
 	Name   string
 	Type   elf.SectionType
 	Flags  elf.SectionFlag // SHF_COMPRESSED: the bytes are handed over as they are stored
-	Addr   uint64          // where it is loaded, 0 if it is not
+	Addr   uint64          // load address, or 0
 	Offset uint64          // in the file
 	Size   uint64          // in the file
-	// Machine is that of the object: see Object.
+	// Machine is the object's machine: see Object.
 	Machine string
 
 	index      int // in the section headers

@@ -21,7 +21,7 @@ type layout struct {
 	size     uint64
 	kept     uint64  // bytes held in memory
 	tables   []table // the headers: the second reading must find them again
-	names    table   // of the sections; likewise
+	names    table   // of the sections, also read twice
 	programs []program
 	sections []Section // by index
 }
@@ -46,7 +46,7 @@ func readLayout(f *file, h header, raw []byte) (*layout, error) {
 	return l, l.check()
 }
 
-// checkInside checks that n bytes at off lie within the file.
+// checkInside checks that n bytes at off are within the file.
 func (l *layout) checkInside(name string, off, n uint64) error {
 	if off > l.size || n > l.size-off {
 		return formatError(name, off, "%d bytes, but the file ends at 0x%x", n, l.size)
@@ -54,7 +54,7 @@ func (l *layout) checkInside(name string, off, n uint64) error {
 	return nil
 }
 
-// keep counts n bytes that are held in memory, and refuses more than maxKept.
+// keep counts n bytes that are held in memory. More than maxKept is an error.
 func (l *layout) keep(name string, off, n uint64) error {
 	if n > maxKept || l.kept+n > maxKept {
 		return formatError(name, off, "needs %d bytes of memory, %d of %d are used", n, l.kept, maxKept)
@@ -160,7 +160,7 @@ func (l *layout) readNames(f *file, index uint32, at []uint32) error {
 	return nil
 }
 
-// check refuses sections that reach beyond the file or into each other.
+// check rejects sections that overlap or extend beyond the file.
 func (l *layout) check() error {
 	var spans []span
 	for _, t := range l.tables {

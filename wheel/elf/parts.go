@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// parts collects facts that can be judged only at the end of the object: a table may stand before
-// its strings or after them.
+// parts collects facts for evaluation at the end of the object, because a table may precede or
+// follow its strings.
 type parts struct {
 	*layout
-	// The sections that the loader reads, nil where there is none.
+	// The sections that the loader reads, or nil.
 	dynamic, symbols, versions, strings *Section
 
 	text map[*Section]*strings.Builder // the bytes of those that are kept
@@ -25,7 +25,7 @@ type parts struct {
 }
 
 // newParts finds the parts. The first seen bytes of the file are known to exist, so memory may be
-// allocated for parts that lie there.
+// allocated for parts within them.
 func newParts(l *layout, seen uint64) (*parts, error) {
 	p := &parts{layout: l, text: map[*Section]*strings.Builder{}}
 	for i := range l.sections {
@@ -59,7 +59,7 @@ func newParts(l *layout, seen uint64) (*parts, error) {
 	return p, nil
 }
 
-// find notes a section that the loader reads.
+// find records s if the loader reads it.
 func (p *parts) find(s *Section) error {
 	var slot **Section
 	var entry uint64
@@ -91,7 +91,7 @@ func (p *parts) find(s *Section) error {
 	return nil
 }
 
-// findStrings notes the string table that s uses. The loader has only one.
+// findStrings records the string table that s uses. The loader has only one.
 func (p *parts) findStrings(s *Section) error {
 	if uint64(s.link) >= uint64(len(p.sections)) {
 		return formatError(s.label(), s.Offset, "its strings are in section %d of %d", s.link, len(p.sections))

@@ -45,8 +45,8 @@ func (f *file) rewind() error {
 	return nil
 }
 
-// fetch returns the n bytes at off, which must lie within the file. It reads on from the present
-// position if it can and starts again if it must.
+// fetch returns the n bytes at off, which must be within the file. It rewinds only if off is before
+// the current position.
 func (f *file) fetch(off, n uint64) ([]byte, error) {
 	if start := f.tailEnd - uint64(len(f.tail)); off >= start && off+n <= f.tailEnd {
 		return f.tail[off-start:][:n], nil
@@ -79,7 +79,7 @@ func (f *file) read(n uint64) ([]byte, error) {
 	return b.Bytes(), f.advance(uint64(got), err)
 }
 
-// advance notes that n bytes came, followed by err.
+// advance records a read of n bytes that ended with err.
 func (f *file) advance(n uint64, err error) error {
 	f.pos += n
 	f.seen = max(f.seen, f.pos)
@@ -100,7 +100,7 @@ type span struct {
 	w        io.Writer
 }
 
-// walk reads the whole object once more and writes to every span its bytes.
+// walk rereads the whole object and writes to every span its bytes.
 func (f *file) walk(spans []span) error {
 	slices.SortStableFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
 	if err := f.rewind(); err != nil {
@@ -156,7 +156,7 @@ func writeToSpans(spans []span, at uint64, bytes []byte) ([]span, error) {
 	return spans, nil
 }
 
-// same refuses bytes that differ from those of the first reading.
+// same is a writer that rejects bytes that differ from the first reading.
 type same struct {
 	table
 	done int

@@ -32,7 +32,7 @@ var asksCPU = map[string]bool{
 
 const longestAsk = 64 // bytes; no name above is as long
 
-// symbol notes an entry of the dynamic symbol table.
+// symbol records an entry of the dynamic symbol table.
 func (p *parts) symbol(index int, raw []byte) error {
 	name, info := le.Uint32(raw), raw[4]
 	section := elf.SectionIndex(le.Uint16(raw[6:]))
@@ -56,8 +56,8 @@ func (p *parts) symbol(index int, raw []byte) error {
 // gnuUnique is STB_GNU_UNIQUE, a binding of the LSB that package debug/elf has no name for.
 const gnuUnique = elf.STB_LOOS
 
-// relocation notes relocations that call a function for their value. They are the only trace of
-// hidden indirect functions.
+// relocation records whether a relocation calls a function for its value. Such relocations are the
+// only trace of hidden indirect functions.
 func (p *parts) relocation(_ int, raw []byte) error {
 	p.ifuncs = p.ifuncs || uint32(le.Uint64(raw[8:])) == p.machine.irelative
 	return nil
@@ -161,10 +161,10 @@ type Torch struct {
 	// C are the functions of torch's C interface, sorted: torch_… and aoti_torch_…. torch promises
 	// to keep them.
 	C []string
-	// CXX is a name of torch's C++ interface that the object imports, "" if it imports none. Such
-	// an object is for one minor of torch.
+	// CXX is a name of torch's C++ interface that the object imports, if any. Such an object is for
+	// one torch minor version.
 	CXX string
-	// Python is a name of Python's C interface that the object imports, "" if it imports none.
+	// Python is a name of Python's C interface that the object imports, if any.
 	Python string
 }
 

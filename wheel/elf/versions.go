@@ -74,8 +74,8 @@ func (v *versionList) bad(at uint64, why string, args ...any) error {
 	return formatError(v.versions.label(), v.versions.Offset+at, why, args...)
 }
 
-// record returns the record at the offset at. It refuses a list with more records than the
-// section has room for, because such a list is a circle.
+// record returns the record at the offset at. It rejects a list with more records than fit in the
+// section, because such a list is a cycle.
 func (v *versionList) record(at uint64) ([]byte, error) {
 	if at+versionSize > uint64(len(v.data)) {
 		return nil, v.bad(at, "a record begins here, the section has %d bytes", len(v.data))
@@ -86,17 +86,17 @@ func (v *versionList) record(at uint64) ([]byte, error) {
 	return []byte(v.data[at : at+versionSize]), nil
 }
 
-// laterVersions are version names without a number, and the release of glibc
-// that brought them: elf/Versions and sysdeps/x86*/Versions of its sources.
+// laterVersions maps version names without a number to the glibc release that
+// introduced them: elf/Versions and sysdeps/x86*/Versions of its sources.
 var laterVersions = map[string]string{
 	"GLIBC_ABI_DT_RELR":       "2.36",
 	"GLIBC_ABI_GNU2_TLS":      "2.43",
 	"GLIBC_ABI_DT_X86_64_PLT": "2.43",
 }
 
-// Floor returns the highest version with a prefix that the object needs: "2.34" for "GLIBC_", ""
-// if it needs none. Names that are not versions, such as GLIBC_PRIVATE and CXXABI_TM_1, do not count,
-// except those in laterVersions, whose glibc is known.
+// Floor returns the highest version with a prefix that the object needs, such as "2.34" for "GLIBC_".
+// It returns "" if it needs none. It ignores names that are not versions, such as GLIBC_PRIVATE and
+// CXXABI_TM_1, except those in laterVersions, whose glibc is known.
 func (o *Object) Floor(prefix string) string {
 	floor := ""
 	for _, names := range o.Versions {

@@ -33,9 +33,9 @@
 //
 // A concatenated entry (CUDA 13.5's fatbinary --concat) compresses several payloads as one. In
 // place of the options it has the number of members and the size of their list (both u32, the
-// size counting these two). Then follows for each member a header like that of an entry, with
-// name and options behind it. In place of the size of its header, a member has the offset of
-// its payload in the decompressed whole.
+// size counting these two). Then follows for each member a header like an entry's, and its
+// name and options. In place of the size of its header, a member has the offset of its payload
+// in the decompressed whole.
 //
 // # Sources
 //

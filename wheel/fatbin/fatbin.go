@@ -6,9 +6,9 @@ const (
 	// Executable holds linked code. Without relocatable device code it is the
 	// only one.
 	Executable = ".nv_fatbin"
-	// Relocatable holds code compiled with -rdc=true. It stays beside Executable after linking,
-	// and then only Relocatable holds the PTX. cuobjdump lists it when there is no Executable, or
-	// with --all-fatbin.
+	// Relocatable holds code compiled with -rdc=true. Linking keeps it and adds Executable, but then
+	// only Relocatable holds the PTX. cuobjdump lists it when there is no Executable, or with
+	// --all-fatbin.
 	Relocatable = "__nv_relfatbin"
 )
 

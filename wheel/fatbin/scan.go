@@ -250,7 +250,7 @@ func (s *scanner) emit(offset int64, h header) error {
 	return s.visit(Entry{kind, fmt.Sprintf("%d.%d%s", h.arch/10, h.arch%10, suffix)})
 }
 
-// count counts the entries of a section and refuses more than maxEntries.
+// count counts the entries of a section. More than maxEntries is an error.
 func (s *scanner) count() error {
 	if s.seen++; s.seen > maxEntries {
 		return formatError(s.at, "more than %d entries", maxEntries)
@@ -287,7 +287,7 @@ func (s *scanner) read(n, end int64, what string) ([]byte, error) {
 	return b, nil
 }
 
-// skipTo reads up to offset, which lies within the section and not behind.
+// skipTo reads up to offset, which is within the section.
 func (s *scanner) skipTo(offset int64) error {
 	for s.at < offset {
 		n, err := s.r.Discard(int(min(offset-s.at, math.MaxInt32)))

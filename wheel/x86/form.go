@@ -4,7 +4,7 @@ package x86
 // and which immediate.
 type form uint8
 
-// Kinds of immediates; offsets and addresses count as such.
+// Kinds of immediates, including offsets and addresses.
 const (
 	immNone    form = iota
 	immByte         // 8 bits
@@ -21,8 +21,8 @@ const (
 	hasModRM form = 1 << 4
 )
 
-// leads gives the meaning of each byte at the begin of an instruction: an opcode of the one-byte
-// map, a prefix, or the begin of another map.
+// leads is the meaning of each byte at the start of an instruction: an opcode of the one-byte map, a
+// prefix, or the start of another map.
 const leads = "" +
 	// 1 2 3 4 5 6 7 8 9 A B C D E F
 	"...............0" +

@@ -3,16 +3,16 @@ package x86
 import "slices"
 
 // Scanner reads machine code in the order of its addresses, in one linear sweep:
-// each instruction begins where the one before ends, and behind a byte that
-// begins none the sweep goes on with the next. Zeros, of which some linkers leave
-// runs between functions, are passed over where two or more follow an
-// instruction: as code they would add a register to the byte it points to.
+// each instruction begins where the previous one ends, and a byte that begins no
+// instruction is skipped. Some linkers leave runs of zeros between functions. Two
+// or more zeros after an instruction are skipped: as code they would add a
+// register to the byte it points to.
 //
 // Compilers leave no tables in code, so there the sweep meets nothing but
-// instructions. In hand-written code with tables between the functions it reads
-// these too as instructions, and is at one with the code again a few instructions
-// later; likewise behind a lone zero before a function. objdump differs there
-// only in that it starts anew at each symbol.
+// instructions. It also reads tables in hand-written code as instructions, and is
+// synchronized with the code again a few instructions later. The same happens
+// after a single zero before a function. objdump differs there only because it
+// restarts at each symbol.
 //
 // The zero Scanner is ready to read a section. It implements io.WriteCloser and never fails.
 type Scanner struct {
@@ -26,7 +26,7 @@ type Usage struct {
 	Levels  [Levels]int64 // the instructions by the level they need
 	Beyond  []string      // the features they need beyond any level, sorted: see Need.Feature
 	CPUID   bool          // a cpuid instruction is inside: the code can choose at run time
-	XGETBV  bool          // likewise xgetbv, which tells whether AVX and above may be used
+	XGETBV  bool          // also xgetbv, which tells whether AVX and above may be used
 	SSE     int64         // vector instructions for CPUs without AVX: see Need.SSE
 	General int64         // of Levels[V3]: see Need.General
 	Invalid int64         // bytes that begin no instruction known here
@@ -62,8 +62,8 @@ func (s *Scanner) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the section; another may follow. If the last instruction is cut off, its first byte
-// counts as invalid, and reading goes on behind that byte.
+// Close ends the section; another may follow. If the last instruction is cut off, its first byte is
+// invalid, and the sweep continues at the next byte.
 func (s *Scanner) Close() error {
 	for len(s.rest) > 0 {
 		s.found[invalid]++

@@ -59,7 +59,7 @@ func slot(modRM byte) byte {
 	return 8 + modRM&63
 }
 
-// Maps, each kind in the order of its own numbers.
+// Maps, each kind in numeric order.
 const (
 	mapOneByte = iota
 	map0F
@@ -229,7 +229,7 @@ func (b *builder) section(fields []string) error {
 	return nil
 }
 
-// item gives the section's need to one item of a row: one opcode or a range,
+// item sets the section's need for one item of a row: one opcode or a range,
 // with all ModRM bytes or some.
 func (b *builder) item(m uint8, keys []uint8, item string) error {
 	first, modRM := item, ""
@@ -258,7 +258,7 @@ func (b *builder) item(m uint8, keys []uint8, item string) error {
 
 var errTwice = errors.New("named twice")
 
-// set gives the section's need to those slots of e, or to all of it.
+// set sets the section's need for the slots of e, or for all of e if slots is nil.
 func (b *builder) set(e *entry, slots []int) error {
 	if e.need != invalid || slots == nil && e.group != 0 {
 		return errTwice
