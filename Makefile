@@ -31,7 +31,7 @@ quickstart nodes nodes-stop: export GOFLAGS += $(FLAGS)
 
 PREFIX ?= /usr/local
 
-.PHONY: help modules build install packages-lock prove cross quickstart nodes nodes-stop check race source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
+.PHONY: help modules build install packages-lock prove cross quickstart nodes nodes-stop check race source test test-full test-gpu gpu-kit bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -105,6 +105,10 @@ test-full: build bin/ci/engine ## the long proofs, in three hours: all, or PART=
 
 test-gpu: ## on a machine with a GPU: every kernel of both ABIs, compared with torch
 	$(GO) test -tags full -count=1 -v -timeout 12h -run '^TestGPU' ./cmd/dsbuild
+
+gpu-kit: build bin/ci/gpukit ## a folder that compares every op with torch on a machine with a GPU and no network; or of WHEEL=FILE
+	@wheel="$(WHEEL)"; [[ -n $$wheel ]] || { rm -rf bin/gpu-wheel && bin/dsbuild wheel -o bin/gpu-wheel && wheel=$$(ls bin/gpu-wheel/*.whl); } && \
+	  bin/ci/gpukit "$$wheel" bin/gpu-kit
 
 bench: build bin/ci/engine bin/ci/bench ## compare builds with the stock recipe, the fan-out with pdsh, clush, Ansible, scp; or PART=growth
 	bin/ci/bench $(PART)

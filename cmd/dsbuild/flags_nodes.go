@@ -130,9 +130,9 @@ func checkWritable(file string) error {
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// addVerifyFlag declares --verify.
-func addVerifyFlag(cmd *cobra.Command, level *verify.Level, usage string) {
-	choiceVar(cmd.Flags(), level, "verify", verify.LevelLoad, []verify.Level{verify.LevelLoad, verify.LevelFiles}, usage)
+// addVerifyFlag declares --verify, with levels that only this command has.
+func addVerifyFlag(cmd *cobra.Command, level *verify.Level, usage string, own ...verify.Level) {
+	choiceVar(cmd.Flags(), level, "verify", verify.LevelLoad, append([]verify.Level{verify.LevelLoad, verify.LevelFiles}, own...), usage)
 }
 
 // localUser returns the user and the control node, for the journals on the nodes.

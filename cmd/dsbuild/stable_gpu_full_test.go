@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,11 +21,14 @@ type gpuComparison struct {
 	Worst, Most float64 // how far it is from torch's, and may be
 }
 
-// gpuProof is what testdata/stable/gpu.py says of an op.
+// gpuProof is what compute.py says of an op.
 type gpuProof struct {
-	Op, File, GPU, Torch, Digest string
-	Compared                     []gpuComparison
+	Op, File, Device, Torch, Digest string
+	Compared                        []gpuComparison
 }
+
+// comparisons is the program that compares ops with torch.
+const comparisons = "../../fleet/node/python/dsbuild_node/compute.py"
 
 // worst returns the comparison that uses up most of what is allowed.
 func (p gpuProof) worst() gpuComparison {
@@ -43,14 +47,13 @@ func gpuCapability(t *testing.T) string {
 	return capability
 }
 
-// gpuOps returns the ops that testdata/stable/gpu.py compares. The test fails if one with device code
-// is not among them.
+// gpuOps returns the ops that compute.py compares. All ops with device code must be among them.
 func gpuOps(t *testing.T, interpreter string) []string {
 	t.Helper()
-	listed, err := runWith(t, interpreter, "", absolute(t, "testdata/stable/gpu.py"), "--list")
-	var names []string
+	listed, err := runWith(t, interpreter, "", absolute(t, comparisons), "--list")
+	var needsGPU map[string]bool
 	if err == nil {
-		err = json.Unmarshal([]byte(listed), &names)
+		err = json.Unmarshal([]byte(listed), &needsGPU)
 	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, listed)
@@ -59,19 +62,26 @@ func gpuOps(t *testing.T, interpreter string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var names []string
 	for _, op := range tables.Ops {
-		if op.DeviceCode && !slices.Contains(names, op.Name) {
-			t.Errorf("the kernels of %s are not compared", op.Name)
+		if needsGPU[op.Name] != op.DeviceCode {
+			t.Errorf("%s: needs a GPU: %v; has device code: %v", op.Name, needsGPU[op.Name], op.DeviceCode)
 		}
+		if _, ok := needsGPU[op.Name]; ok {
+			names = append(names, op.Name)
+		}
+	}
+	if len(names) != len(needsGPU) {
+		t.Errorf("compared are %v; known are %v", needsGPU, names)
 	}
 	return names
 }
 
-// TestFullStableGPUReferences runs what testdata/stable/gpu.py can do without a GPU: it computes
-// torch's side on the CPU, and refuses to compare an op.
+// TestFullStableGPUReferences runs what compute.py can do without a GPU: it computes torch's side on the CPU, and
+// refuses to compare an op that needs a GPU.
 func TestFullStableGPUReferences(t *testing.T) {
 	interpreter := pythonWithTorch(t, stockPair().torch, stockPair().python)
-	program := absolute(t, "testdata/stable/gpu.py")
+	program := absolute(t, comparisons)
 	told, err := runWith(t, interpreter, "", program, "--references")
 	var shapes map[string]map[string][][]int
 	if err == nil {
@@ -81,7 +91,7 @@ func TestFullStableGPUReferences(t *testing.T) {
 		t.Errorf("%d of %d ops: %v\n%s", len(shapes), len(ops), err, told)
 	}
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
-	if said, err := runWith(t, interpreter, "", program, "fused_adam"); err == nil || !strings.Contains(said, "error: torch finds no GPU") {
+	if said, err := runWith(t, interpreter, "", program, "fused_adam"); err == nil || !strings.Contains(said, "error: fused_adam: not compared: torch finds no GPU") {
 		t.Errorf("without a GPU: %v %s", err, said)
 	}
 }
@@ -121,7 +131,7 @@ func TestGPUOps(t *testing.T) {
 // proveOnGPU compares an op with torch.
 func proveOnGPU(t *testing.T, env stableEnvironment, abi, op string) gpuProof {
 	t.Helper()
-	told, err := runWith(t, env.python, "", absolute(t, "testdata/stable/gpu.py"), op)
+	told, err := runWith(t, env.python, "", absolute(t, comparisons), op)
 	var p gpuProof
 	if err == nil {
 		err = json.Unmarshal([]byte(told), &p)
@@ -129,10 +139,10 @@ func proveOnGPU(t *testing.T, env stableEnvironment, abi, op string) gpuProof {
 	if err != nil || len(p.Compared) == 0 {
 		t.Fatalf("%v\n%s", err, told)
 	}
-	if strings.HasPrefix(p.File, "lib") != (abi == "stable") {
+	if strings.HasPrefix(filepath.Base(p.File), "lib") != (abi == "stable") {
 		t.Errorf("%s was loaded from %s", op, p.File)
 	}
 	worst := p.worst()
-	t.Logf("result: --abi %s: %s on %s: %d comparisons, at most %.1e of torch's largest number (%s; allowed %.1e)", abi, op, p.GPU, len(p.Compared), worst.Worst, worst.Name, worst.Most)
+	t.Logf("result: --abi %s: %s on %s: %d comparisons, at most %.1e of torch's largest number (%s; allowed %.1e)", abi, op, p.Device, len(p.Compared), worst.Worst, worst.Name, worst.Most)
 	return p
 }

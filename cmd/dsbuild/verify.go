@@ -45,7 +45,10 @@ wheels, for example for two Python versions.`,
   $ dsbuild verify inventory.yaml
 
   # Compare them with the wheels in dist/, without loading ops
-  $ dsbuild verify inventory.yaml --wheel dist --verify files --json`,
+  $ dsbuild verify inventory.yaml --wheel dist --verify files --json
+
+  # Run every op on the nodes' GPUs and CPUs, and compare it with torch
+  $ dsbuild verify inventory.yaml --verify compute`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
@@ -56,7 +59,8 @@ wheels, for example for two Python versions.`,
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	cmd.Flags().StringVar(&f.wheel, "wheel", "",
 		"`PATH` Expected wheel, or directory with a wheel for each node (default: what most nodes run)")
-	addVerifyFlag(cmd, &f.verify, "Load every op, or only compare files and metadata")
+	addVerifyFlag(cmd, &f.verify, "Load every op, only compare files and metadata, or also compare what every op computes with torch",
+		verify.LevelCompute)
 	inGroup(cmd, groupWheel, "wheel", "verify")
 	return cmd
 }

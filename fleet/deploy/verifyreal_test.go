@@ -4,7 +4,9 @@ package deploy_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,15 +69,39 @@ func verifyEdited(t *testing.T, fleet *nodes.Fleet, opt deploy.Options, file str
 	differs(t, look(t, opt, placesOf(fleet)...), 1, "deepspeed/"+file+" does not match RECORD")
 }
 
-// verifyReal loads the real ops on a node with the real torch, which leaves no trace; then it is verifyEdited for all nodes.
+// verifyReal loads the real ops on a node with the real torch, which leaves no trace, and compares what they compute: only
+// one whose learning rate is changed is further from torch than its tolerance. Then it is verifyEdited for all nodes.
 func verifyReal(t *testing.T, fleet *nodes.Fleet, opt deploy.Options) {
 	t.Helper()
 	opt = realOptionsOf(t, opt, fleet)
 	opt.Wheels = nil
 	one := opt
-	one.Hosts, one.Verify = opt.Hosts[:1], verify.LevelLoad
-	if r := look(t, one, placesOf(fleet)[:3]...); r.Err() != nil {
-		t.Errorf("the ops of %s: %v", r.Nodes[0].Name, r.Err())
+	one.Hosts, one.Verify = opt.Hosts[:1], verify.LevelCompute
+	const file = "deepspeed/ops/adagrad/cpu_adagrad.py"
+	e := environment{site: siteOf(t, fleet.Nodes[0].Python)}
+	was, err := os.ReadFile(filepath.Join(e.site, file))
+	if err != nil || !strings.Contains(string(was), "group['lr']") {
+		t.Fatalf("%s has no learning rate: %v", file, err)
+	}
+	e.write(t, file, strings.ReplaceAll(string(was), "group['lr']", "1.01 * group['lr']"))
+	n := look(t, one, placesOf(fleet)[:3]...).Nodes[0]
+	e.write(t, file, string(was))
+
+	_, broken, _ := strings.Cut(n.Error, "node reported: ")
+	if !strings.HasPrefix(broken, "op cpu_adagrad: Adagrad, 5 steps: off by ") || strings.Contains(broken, "node reported: ") {
+		t.Errorf("%s: %s; want that cpu_adagrad is off, and nothing else", n.Status, n.Error)
+	}
+	compared := map[string]bool{}
+	for _, c := range n.Compared {
+		compared[c.Op] = c.Worst <= c.Most && c.Count > 0 && c.Device != "" && c.Why != ""
+	}
+	for _, op := range []string{"async_io", "cpu_adam", "cpu_lion", "pin_memory", "utils"} {
+		if !compared[op] {
+			t.Errorf("%s is not compared: %+v", op, n.Compared)
+		}
+	}
+	if want := "node reported: op fused_adam: not compared: torch finds no GPU"; len(n.Facts.GPUs) == 0 && !slices.Contains(n.Notes, want) {
+		t.Errorf("notes %q, want %q", n.Notes, want)
 	}
 	verifyEdited(t, fleet, opt, "ops/lamb/__init__.py")
 }

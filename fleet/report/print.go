@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -49,7 +50,7 @@ func (r *Report) Print(w io.Writer) error {
 	if r.isVerify() || r.Undone != nil {
 		lines = append(lines, r.notes()...)
 	}
-	lines = slices.Concat(lines, r.passedOn(), r.pythons())
+	lines = slices.Concat(lines, r.computed(), r.passedOn(), r.pythons())
 	if r.Undone != nil {
 		lines = append(lines, "undoes run "+r.Undone.String())
 	}
@@ -66,6 +67,27 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// computed returns a line about each op that was compared with torch: its comparison on the node that is nearest to
+// the tolerance.
+func (r *Report) computed() (lines []string) {
+	nodes, worst := map[string][]string{}, map[string]Comparison{}
+	for _, n := range r.Nodes {
+		for _, c := range n.Compared {
+			if w, ok := worst[c.Op]; !ok || c.Worst*w.Most > w.Worst*c.Most {
+				worst[c.Op] = c
+			}
+			nodes[c.Op] = append(nodes[c.Op], n.Name)
+		}
+	}
+	for _, op := range slices.Sorted(maps.Keys(worst)) {
+		c := worst[op]
+		names, _ := ui.FoldWithin(nodes[op], maxNamed)
+		lines = append(lines, ui.OneLine(fmt.Sprintf("%s computes the same as torch on %s: off by at most %.1e, allowed %.1e (%s, %s)",
+			op, names, c.Worst, c.Most, c.Name, c.Device)))
+	}
+	return lines
 }
 
 // passedOn returns a line with the bytes sent by dsbuild and by other nodes, or nil if no node passed files on.

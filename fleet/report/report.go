@@ -135,6 +135,8 @@ type Node struct {
 
 	Environment *Environment `json:"environment,omitempty"` // only in reports of env
 
+	Compared []Comparison `json:"compared,omitempty"` // only of verify --verify compute: an entry for each op
+
 	Unfit     bool   `json:"-"` // refused because the wheel is incompatible
 	Proven    bool   `json:"-"` // verify: its files are the wheel's, even if dsbuild did not install them
 	CauseText string `json:"-"` // Error without the node's own details, if that differs
@@ -144,6 +146,18 @@ type Node struct {
 type Source struct {
 	Node  string `json:"node"` // "": the controller
 	Bytes int64  `json:"bytes"`
+}
+
+// Comparison is what an op has computed on a node, next to what torch computes. All distances are relative to the
+// largest number of torch's result.
+type Comparison struct {
+	Op     string  `json:"op"`
+	Device string  `json:"device"` // the name of the GPU, or "CPU"
+	Count  int     `json:"count"`  // of its comparisons; the others describe the one that is nearest to its tolerance
+	Name   string  `json:"name"`
+	Worst  float64 `json:"worst"` // the distance
+	Most   float64 `json:"most"`  // the tolerance
+	Why    string  `json:"why"`   // the source of the tolerance
 }
 
 // Environment is the whole environment of a node.

@@ -23,6 +23,7 @@ var (
 	inspectProgram = node.NewFollowUp(node.NewProgram("inspect_files"))
 	loadProgram    = node.NewProgram("load_ops")
 	packageProgram = node.NewProgram("load_packages")
+	computeProgram = node.NewProgram("compute_ops")
 )
 
 // Level is how thorough a verification is.
@@ -32,6 +33,9 @@ type Level string
 const (
 	LevelLoad  Level = "load"  // import DeepSpeed and load every op
 	LevelFiles Level = "files" // compare files with the RECORD's hashes, and check metadata
+
+	// LevelCompute, only of verify, is LevelLoad, and compares what each op computes with torch.
+	LevelCompute Level = "compute"
 )
 
 // Installation is the one that a node should have, and how to check it.
@@ -82,7 +86,7 @@ func Check(
 	})
 	switch {
 	case err != nil && op != "":
-		return loadError(err, op, m.CPU, facts.CPU)
+		return loadError(err, "loading", op, m.CPU, facts.CPU)
 	case err != nil:
 		return err
 	case last.Failed != "":
@@ -135,8 +139,9 @@ func LoadPackages(ctx context.Context, n *fleet.Node, python string, files map[s
 }
 
 // loadError adds to err the op that the program was loading when it ended. An illegal
+// loadError adds to err the op that the program was loading, or computing with, when it ended. An illegal
 // instruction means that the wheel needs a newer CPU.
-func loadError(err error, op, needs, has string) error {
+func loadError(err error, doing, op, needs, has string) error {
 	var exit *remote.ExitError
 	// All of them come from the node.
 	op, needs, has = node.QuotePath(op), node.PlainVersion(needs), node.PlainVersion(has)
@@ -144,7 +149,7 @@ func loadError(err error, op, needs, has string) error {
 		return fault.WithHint(fmt.Errorf("op %s: killed by an illegal instruction", op),
 			"the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "unknown CPU level"), has)
 	}
-	return fmt.Errorf("loading op %s: %w", op, err)
+	return fmt.Errorf("%s op %s: %w", doing, op, err)
 }
 
 // forCUDA reports whether DeepSpeed finds all ops of a wheel only with the accelerator "cuda".

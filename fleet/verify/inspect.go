@@ -44,13 +44,16 @@ type findings struct {
 	differs []nodeFinding // differences from the expected state
 	broken  []nodeFinding // things that do not work on it
 	notes   []string      // notes for the user
+
+	compared []report.Comparison // of LevelCompute
 }
 
 // programState is how far the program on the node has come.
 type programState struct {
-	op   string // the op being loaded
-	done bool   // the program has sent its last message
-	err  error  // why it ended early
+	op    string // the op that it is at
+	doing string // "loading" or "computing"
+	done  bool   // the program has sent its last message
+	err   error  // why it ended early
 }
 
 // nodeFinding is a fault of a node, with a hint, or the code of one.
@@ -130,7 +133,7 @@ type paths struct {
 	First []string `json:"first"`
 }
 
-// message is one message from inspect_files.py or load_ops.py.
+// message is one message from inspect_files.py, load_ops.py or compute_ops.py.
 type message struct {
 	Taken  map[string]string `json:"taken"` // see Facts
 	Looked *installation     `json:"looked"`
@@ -138,8 +141,11 @@ type message struct {
 	Broken string            `json:"broken"` // something that does not work
 	Advice string            `json:"advice"` // the code of a hint
 	Note   string            `json:"note"`
-	Op     string            `json:"op"` // the op that is loaded next
+	Op     string            `json:"op"` // the op that is next
+	Doing  string            `json:"doing"`
 	Done   bool              `json:"done"`
+
+	Compared *report.Comparison `json:"compared"`
 }
 
 // inspectFiles gathers a node's facts and inspects the files of its DeepSpeed, in one command.
@@ -169,7 +175,7 @@ func (n *nodeState) inspectFiles(ctx context.Context) error {
 }
 
 // loadOps returns the error of the program that inspected the files, if it failed. If the level is
-// LevelLoad, it loads every op.
+// LevelLoad, it loads every op; if it is LevelCompute, it also compares what they compute.
 func (n *nodeState) loadOps(ctx context.Context) error {
 	switch {
 	case n.Facts.MissingPython() != "":
@@ -178,7 +184,7 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 		return n.program.err
 	case !n.program.done:
 		return noAnswer()
-	case n.run.opt.Level != LevelLoad || n.installed == nil:
+	case n.run.opt.Level == LevelFiles || n.installed == nil:
 		return nil
 	}
 	m := n.installed.manifest() // empty if dsbuild did not build the wheel
@@ -195,6 +201,10 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 	n.program.op, n.program.done = "", false
 	request := map[string]any{"ops": ops, "version": n.installed.Version}
 	script := node.Script{Python: n.Host.Python, Program: loadProgram, Request: request}
+	if n.run.opt.Level == LevelCompute {
+		script.Program = computeProgram
+		request["gpu"] = len(n.Facts.GPUs) > 0 && !n.Facts.GPUsHidden
+	}
 	// A Python writes byte code next to the modules when it starts and imports, which would
 	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
@@ -204,8 +214,10 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 	switch {
 	case errors.As(err, &ended) && n.program.op != "":
 		// The earlier findings still count.
-		crash := loadError(err, n.program.op, n.installed.manifest().CPU, n.Facts.CPU)
+		crash := loadError(err, n.program.doing, n.program.op, n.installed.manifest().CPU, n.Facts.CPU)
 		n.broken = append(n.broken, nodeFinding{what: crash.Error(), hint: fault.Hint(crash)})
+	case errors.Is(err, context.DeadlineExceeded) && n.program.op != "":
+		return fmt.Errorf("%s op %s: %w", n.program.doing, node.QuotePath(n.program.op), context.Cause(ctx))
 	case err != nil:
 		return err
 	case !n.program.done:
@@ -221,6 +233,10 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 		return err
 	}
 	n.program.op, n.program.done = m.Op, n.program.done || m.Done
+	n.program.doing = "loading"
+	if m.Doing == "computing" {
+		n.program.doing = m.Doing
+	}
 	switch {
 	case m.Looked != nil:
 		n.installed = m.Looked
@@ -231,6 +247,8 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 		n.differs = append(n.differs, nodeFinding{what: ui.OneLine(node.NewNodeError(m.Wrong).Error()), advice: m.Advice})
 	case m.Broken != "":
 		n.broken = append(n.broken, nodeFinding{what: node.NewNodeError(m.Broken).Error(), advice: m.Advice})
+	case m.Compared != nil:
+		n.compared = append(n.compared, *m.Compared)
 	case m.Note != "":
 		n.note("%v", node.NewNodeError(m.Note))
 	}

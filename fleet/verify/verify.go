@@ -2,13 +2,14 @@
 // run the same software, and how the others differ.
 //
 // A node has two steps. The step probe gathers its facts, the digests of DeepSpeed's files and the
-// digests in RECORD. The step verify imports DeepSpeed and loads every op. Then this package compares
+// digests in RECORD. The step verify imports DeepSpeed, loads every op and, if asked, compares what it computes with
+// torch. Then this package compares
 // the nodes with their wheels or, without wheels, with the majority.
 //
 // The node itself decides where the decision needs its Python or its other files: whether an import
 // finds this DeepSpeed, which byte code is not that of its module, whose code is in DeepSpeed's folder,
 // which links to folders are there, whether a wheel that dsbuild installed with DeepSpeed was changed
-// (inspect_files.py), and which ops do not load (load_ops.py). The control node decides the
+// (inspect_files.py), which ops do not load (load_ops.py) and which compute something else (compute_ops.py). The control node decides the
 // rest: which files differ from RECORD (files.go), from the wheel or from the other nodes (compare.go).
 package verify
 
@@ -112,7 +113,7 @@ func (r *run) report() *report.Report {
 		for _, d := range n.differs {
 			part.Differs = append(part.Differs, d.what)
 		}
-		part.Notes = append(part.Notes, n.notes...)
+		part.Notes, part.Compared = append(part.Notes, n.notes...), n.compared
 		rep.Add(part, n.runs)
 		if n.Facts != nil {
 			// The facts that the report compares: of DeepSpeed only its version and wheel.

@@ -7,13 +7,13 @@ from dsbuild_node.import_check import Failed, attempt, check_place, lacking
 from dsbuild_node.ops import check_ops, load_op
 
 
-def load():
+def load(check=load_op):
     try:
         place = check_place()
     except Failed:
         return  # inspect_files.py has reported it
     try:
-        check_ops(place, REQUEST, lambda op, place: attempt(lambda: load_op(op, place), "broken"))
+        check_ops(place, REQUEST, lambda op, place: attempt(lambda: check(op, place), "broken"))
     except Failed:
         raise
     except Exception as e:

@@ -1,26 +1,39 @@
-"""What the kernels of one op of an installed DeepSpeed compute on a GPU, beside what torch computes,
-as JSON. It ends with an error where there is no GPU, and where a result is further from torch's
-than its tolerance.
+"""What the ops of an installed DeepSpeed compute, beside what torch computes: on the first GPU or, where torch
+finds none, on the CPU, if the op has code for it. compute_ops.py runs it on nodes. It is also a command,
+which prints JSON and fails where a result is further from torch's than its tolerance.
 
-usage: gpu.py OP             all kernels of the op that are compared, in a stream of their own
-       gpu.py --list         the ops
-       gpu.py --references   what torch computes, on the CPU: it needs neither GPU nor DeepSpeed
+usage: compute.py OP             compare an op, on a GPU in a new stream
+       compute.py --list         the ops, and whether each needs a GPU
+       compute.py --references   what torch computes: it needs neither GPU nor DeepSpeed
 
-The tolerance is relative to the largest number of torch's result. An op computes in half precision where it has
-no other kernel."""
+A distance is relative to the largest number of torch's result, and so is its tolerance. An op computes in half
+precision where it has no other kernel."""
+import contextlib
 import hashlib
 import json
 import math
 import os
 import sys
-import tempfile
 
-os.environ["DS_ACCELERATOR"] = "cuda"
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
+import torch
+import torch.nn.functional as F
 
-DEVICE = "cpu" if "--references" in sys.argv else "cuda"
-EXACT, FLOAT, HALF = 0.0, 1e-5, 1e-2  # tolerances
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+# Tolerances, each with its source.
+EXACT = 0.0, "it copies, and computes nothing"
+FLOAT = 160 * 2.0**-24, "float32 rounds by 2^-24, up to 32 times in each of 5 steps"
+SUM = 1600 * 2.0**-24, "float32 rounds by 2^-24, and sums of thousands of numbers are added in any order"
+FAST = 2.0**-10, "the kernels call CUDA's fast functions, which promise 10 of float32's 24 bits"
+HALF = 20 * 2.0**-11, "float16 rounds by 2^-11, up to 20 times"
+
+
+class Uncompared(Exception):
+    """Why an op cannot be compared here."""
+
+
+class NoGPU(Uncompared):
+    """It needs a GPU."""
 
 
 def load(op):
@@ -34,7 +47,7 @@ def randn(*size, dtype=torch.float32, scale=1.0):
 
 
 def gradients(params, steps=5):
-    return [[torch.randn(p.shape).to(DEVICE) for p in params] for _ in range(steps)]
+    return [[torch.randn(p.shape).to(p.device) for p in params] for _ in range(steps)]
 
 
 def trained(optimizer, params, grads):
@@ -46,9 +59,9 @@ def trained(optimizer, params, grads):
     return [p.detach() for p in params]
 
 
-def parameters():
-    """Parameters of several sizes, one larger than a chunk of the fused optimizers."""
-    return [torch.nn.Parameter(randn(n)) for n in (1, 7, 1000, 2048 * 64 + 5)]
+def parameters(device=DEVICE):
+    """Parameters of several sizes: with a rest after whole vectors, and larger than a chunk of the fused optimizers."""
+    return [torch.nn.Parameter(torch.randn(n).to(device)) for n in (1, 7, 1000, 2048 * 64 + 5)]
 
 
 def copies(params):
@@ -60,20 +73,37 @@ def copies(params):
 
 
 def fused_adam():
-    params = parameters()
+    from deepspeed.ops.adam import FusedAdam
+
+    yield optimized("AdamW", FusedAdam, torch.optim.AdamW, parameters())
+
+
+def cpu_adam():
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    yield optimized("AdamW", DeepSpeedCPUAdam, torch.optim.AdamW, parameters("cpu"))
+
+
+def cpu_adagrad():
+    from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
+
+    yield optimized("Adagrad", DeepSpeedCPUAdagrad, torch.optim.Adagrad, parameters("cpu"))
+
+
+def cpu_lion():
+    from deepspeed.ops.lion import DeepSpeedCPULion
+
+    yield lion(DeepSpeedCPULion, parameters("cpu"))
+
+
+def optimized(name, optimizer, of_torch, params):
     grads = gradients(params)
 
-    def ours():
-        from deepspeed.ops.adam import FusedAdam
-
+    def after(kind):
         mine = copies(params)
-        return trained(FusedAdam(mine, lr=1e-2, weight_decay=0.1), mine, grads)
+        return trained(kind(mine, lr=1e-2, weight_decay=0.1), mine, grads)
 
-    def reference():
-        mine = copies(params)
-        return trained(torch.optim.AdamW(mine, lr=1e-2, weight_decay=0.1), mine, grads)
-
-    yield "AdamW, 5 steps", ours, reference, FLOAT
+    return name + ", 5 steps", lambda: after(optimizer), lambda: after(of_torch), FLOAT
 
 
 def fused_lamb():
@@ -96,31 +126,45 @@ def fused_lamb():
             found.append(p - lr * math.sqrt(1 - beta2) / (1 - beta1) * trust * update)
         return found
 
-    yield "one step", ours, reference, 1e-4
+    yield "one step", ours, reference, SUM
 
 
 def fused_lion():
-    params = parameters()
-    grads = gradients(params)
-    lr, beta1, beta2, decay = 1e-2, 0.9, 0.99, 0.1
+    from deepspeed.ops.lion import FusedLion
+
+    yield lion(FusedLion, parameters())
+
+
+def lion(optimizer, params):
+    """Algorithm 2 of arXiv 2302.06675: torch has no Lion."""
+    grads, (lr, beta1, beta2, decay) = gradients(params), (1e-2, 0.9, 0.99, 0.1)
+
+    def directions(i):
+        momentum = torch.zeros_like(params[i], dtype=torch.float64)
+        for some in grads:
+            yield beta1 * momentum + (1 - beta1) * some[i].double()
+            momentum = beta2 * momentum + (1 - beta2) * some[i].double()
+
+    # A step depends on the sign of a sum: where one is so small that rounding may change its sign, all gradients are 1.
+    for i in range(len(params)):
+        unsure = torch.stack([d.abs() < 1e-6 for d in directions(i)]).any(0)
+        for some in grads:
+            some[i][unsure] = 1
 
     def ours():
-        from deepspeed.ops.lion import FusedLion
-
         mine = copies(params)
-        return trained(FusedLion(mine, lr=lr, betas=(beta1, beta2), weight_decay=decay), mine, grads)
+        return trained(optimizer(mine, lr=lr, betas=(beta1, beta2), weight_decay=decay), mine, grads)
 
     def reference():
         found = []
         for i, p in enumerate(params):
-            p, momentum = p.detach().clone(), torch.zeros_like(p)
-            for some in grads:
-                p = p * (1 - lr * decay) - lr * torch.sign(beta1 * momentum + (1 - beta1) * some[i])
-                momentum = beta2 * momentum + (1 - beta2) * some[i]
+            p = p.detach().clone()
+            for direction in directions(i):
+                p = p * (1 - lr * decay) - lr * direction.sign().float()
             found.append(p)
         return found
 
-    yield "5 steps", ours, reference, FLOAT
+    return "5 steps", ours, reference, FLOAT
 
 
 def quantizer():
@@ -139,8 +183,8 @@ def quantizer():
             whole = (of_groups * scale).round().clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
             return [(whole / scale).half().reshape(values.shape)]
 
-        # A number in the middle of two goes to either.
-        yield f"{bits} bits, symmetric", ours, reference, 1.02 / 2 ** (bits - 1)
+        most = 1.02 / 2 ** (bits - 1), f"a number in the middle of two of {bits} bits goes to either"
+        yield f"{bits} bits, symmetric", ours, reference, most
 
 
 def fp_quantizer():
@@ -156,8 +200,7 @@ def fp_quantizer():
     def reference():
         return [values]
 
-    # 3 bits of mantissa: half of the last one of the largest number.
-    yield "8 bits, against the numbers themselves", ours, reference, 1 / 16
+    yield "8 bits, against the numbers themselves", ours, reference, (1 / 16, "half of the last of 3 bits of mantissa")
 
 
 def random_ltd():
@@ -286,7 +329,7 @@ def spatial_inference():
 
 
 def transformer_inference():
-    for dtype, name, most in ((torch.float32, "fp32", 1e-3), (torch.float16, "fp16", HALF)):
+    for dtype, name, most in ((torch.float32, "fp32", FAST), (torch.float16, "fp16", HALF)):
         x, gamma, beta = randn(2, 16, 1024, dtype=dtype), randn(1024, dtype=dtype), randn(1024, dtype=dtype)
         wide = lambda x=x, gamma=gamma, beta=beta: (x.float(), gamma.float(), beta.float())
 
@@ -393,7 +436,7 @@ def ragged_device_ops():
         counts = assignments.flatten().bincount(minlength=experts)
         return [counts, scores, assignments, torch.cat([torch.arange(c) for c in counts])]
 
-    yield "top_k_gating", ours, reference, 1e-4
+    yield "top_k_gating", ours, reference, SUM
 
 
 def cutlass_ops():
@@ -413,74 +456,138 @@ def cutlass_ops():
 
 
 def utils():
-    given = randn(33, dtype=torch.float16)
-    yield "cast_to_byte_tensor", lambda: [load("utils").cast_to_byte_tensor(given)], lambda: [given.view(torch.uint8)], EXACT
+    given = [randn(33, dtype=torch.float16), randn(4, 5)]
+
+    def ours():
+        op = load("utils")
+        if hasattr(op, "flatten"):  # of older releases
+            return [t.flatten().view(torch.uint8) for t in op.unflatten(op.flatten(given), given)]
+        return [t.flatten() for t in op.cast_to_byte_tensor(given)]
+
+    yield "bytes of tensors", ours, lambda: [t.flatten().view(torch.uint8) for t in given], EXACT
+
+
+def pin_memory():
+    given = torch.randn(4096)
+
+    def ours():
+        handle = load("pin_memory").pin_handle()
+        locked = handle.new_cpu_locked_tensor(given.numel(), torch.empty(0))
+        locked.copy_(given)
+        found = [locked.clone(), torch.tensor([handle.is_pinned(locked), handle.is_pinned(locked[7:9]), handle.is_pinned(given)])]
+        return found + [torch.tensor([handle.free_cpu_locked_tensor(locked), handle.free_cpu_locked_tensor(given)])]
+
+    yield "a buffer locked, found and freed", ours, lambda: [given, torch.tensor([True, True, False]), torch.tensor([True, False])], EXACT
 
 
 def async_io():
-    given = randn(1 << 18)
+    given = randn(1 << 14)
 
     def ours():
-        handle, read = load("async_io").aio_handle(1 << 20, 8, False, True, 1), torch.zeros_like(given)
-        torch.cuda.synchronize()
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "tensor")
+        read, block = torch.zeros_like(given), 1 << 12
+        handle = load("async_io").aio_handle(block, 8, False, True, 1)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        with unnamed_file(os.environ.get("TMPDIR", "/tmp")) as file:
             handle.sync_pwrite(given, file, 0)
             handle.sync_pread(read, file, 0)
         return [read]
 
-    yield "a file written and read from the GPU", ours, lambda: [given], EXACT
+    yield "a file written and read", ours, lambda: [given], EXACT
 
 
-OPS = {f.__name__: f for f in (
+@contextlib.contextmanager
+def unnamed_file(folder):
+    """A file that is in no folder, so that not even a crash leaves it behind. async_io opens it anew, and reads and
+    writes around the page cache, which not every file system can."""
+    try:
+        file = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError as e:
+        raise Uncompared("cannot create a file without a name in %s: %s" % (folder, e.strerror))
+    try:
+        name = "/proc/self/fd/%d" % file
+        try:
+            os.close(os.open(name, os.O_RDWR | os.O_DIRECT))
+        except OSError as e:
+            raise Uncompared("cannot open a file in %s for direct I/O: %s" % (folder, e.strerror))
+        yield name
+    finally:
+        os.close(file)
+
+
+ON_CPU = {f.__name__: f for f in (cpu_adam, cpu_adagrad, cpu_lion, utils, pin_memory, async_io)}
+ON_GPU = {f.__name__: f for f in (
     fused_adam, fused_lamb, fused_lion, quantizer, fp_quantizer, random_ltd, transformer, stochastic_transformer, evoformer_attn, spatial_inference,
-    transformer_inference, inference_core_ops, ragged_ops, ragged_device_ops, cutlass_ops, utils, async_io,
+    transformer_inference, inference_core_ops, ragged_ops, ragged_device_ops, cutlass_ops,
 )}
 
 
 def distance(ours, reference):
     """How far results are from torch's, relative to the largest of torch's numbers."""
-    if len(ours) != len(reference):
+    if len(ours) != len(reference) or not reference:
         return math.inf
     worst = 0.0
     for a, b in zip(ours, reference):
         a, b = a.double().cpu(), b.double().cpu()
-        if a.shape != b.shape or not torch.isfinite(a).all():
+        if a.shape != b.shape or not a.numel() or not (torch.isfinite(a) & torch.isfinite(b)).all():
             return math.inf
         worst = max(worst, (a - b).abs().max().item() / max(b.abs().max().item(), 1e-30))
     return worst
 
 
+def device(op):
+    """Where an op computes. The CPU ops of optimizers do so on any node."""
+    return "CPU" if DEVICE == "cpu" or op.startswith("cpu_") or op == "pin_memory" else torch.cuda.get_device_name()
+
+
 def compared(op):
     """The comparisons of an op, and a digest of what it computed."""
+    if op not in ON_CPU and op not in ON_GPU:
+        raise Uncompared("no comparison exists")
+    if op not in ON_CPU and DEVICE == "cpu":
+        raise NoGPU("torch finds no GPU")
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
     found, digest = [], hashlib.sha256()
-    for name, ours, reference, most in OPS[op]():
-        results = ours()
-        torch.cuda.synchronize()
-        for t in results:
-            digest.update(t.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
-        found.append({"name": name, "worst": distance(results, reference()), "most": most})
+    with torch.cuda.stream(torch.cuda.Stream()) if DEVICE == "cuda" else contextlib.nullcontext():
+        for name, ours, reference, (most, why) in (ON_CPU.get(op) or ON_GPU[op])():
+            results = ours()
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+            for t in results:
+                digest.update(t.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
+            found.append({"name": name, "worst": distance(results, reference()), "most": most, "why": why})
     return found, digest.hexdigest()
 
 
+def wrong(found):
+    """What is wrong with comparisons, "" if nothing is."""
+    return "; ".join(
+        "%(name)s: off by %(worst).1e of torch's largest number, allowed %(most).1e (%(why)s)" % c
+        for c in found if not c["worst"] <= c["most"])
+
+
 def main(op):
-    if not torch.cuda.is_available():
-        sys.exit("error: torch finds no GPU, and without one no kernel can be run")
-    torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    with torch.cuda.stream(torch.cuda.Stream()):
+    os.environ.setdefault("DS_ACCELERATOR", "cuda")  # DeepSpeed finds all ops only with this
+    try:
         found, digest = compared(op)
-    wrong = [c for c in found if not c["worst"] <= c["most"]]
+    except Uncompared as e:
+        sys.exit("error: %s: not compared: %s" % (op, e))
     print(json.dumps({
-        "op": op, "file": os.path.basename(load(op).__file__), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "digest": digest, "compared": found,
+        "op": op, "file": os.path.realpath(load(op).__file__), "device": device(op),
+        "torch": torch.__version__, "cuda": torch.version.cuda or "", "digest": digest,
+        "compared": [dict(c, worst=c["worst"] if math.isfinite(c["worst"]) else None) for c in found],
     }))
-    if wrong or not found:
-        sys.exit(f"error: {op}: further from torch's results than allowed: {wrong}")
+    if wrong(found):
+        sys.exit("error: %s: %s" % (op, wrong(found)))
 
 
-if sys.argv[1:] == ["--list"]:
-    print(json.dumps(list(OPS)))
-elif sys.argv[1:] == ["--references"]:
-    print(json.dumps({op: {name: [list(t.shape) for t in reference()] for name, _, reference, _ in cases()} for op, cases in OPS.items()}))
-else:
-    main(sys.argv[1])
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--list"]:
+        print(json.dumps(dict({op: False for op in ON_CPU}, **{op: True for op in ON_GPU})))
+    elif sys.argv[1:] == ["--references"]:
+        print(json.dumps({
+            op: {name: [list(t.shape) for t in reference()] for name, _, reference, _ in cases()} for op, cases in dict(ON_CPU, **ON_GPU).items()
+        }))
+    else:
+        main(sys.argv[1])
