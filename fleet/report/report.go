@@ -153,7 +153,7 @@ type Source struct {
 type Comparison struct {
 	Op     string  `json:"op"`
 	Device string  `json:"device"` // the name of the GPU, or "CPU"
-	Count  int     `json:"count"`  // of its comparisons; the others describe the one that is nearest to its tolerance
+	Count  int     `json:"count"`  // of its comparisons; the other fields describe the worst, relative to its tolerance
 	Name   string  `json:"name"`
 	Worst  float64 `json:"worst"` // the distance
 	Most   float64 `json:"most"`  // the tolerance

@@ -1,4 +1,4 @@
-"""What the ops of an installed DeepSpeed compute, beside what torch computes: on the first GPU or, where torch
+"""Compare what the ops of an installed DeepSpeed compute with torch: on the first GPU or, where torch
 finds none, on the CPU, if the op has code for it. compute_ops.py runs it on nodes. It is also a command,
 which prints JSON and fails where a result is further from torch's than its tolerance.
 
@@ -268,7 +268,7 @@ def transformer(stochastic=False):
         def feed_forward(x):
             return F.linear(F.gelu(F.linear(x, w["inter_w"], w["inter_b"]), approximate="tanh"), w["output_w"], w["output_b"])
 
-        # The layer's names: norm_w is that of the first step, attn_nw that of the second.
+        # The layer's names: norm_w belongs to the first step, attn_nw to the second.
         if before:
             x = given + attention(normalized(given, "norm"))
             out = x + feed_forward(normalized(x, "attn"))
@@ -498,7 +498,7 @@ def async_io():
 
 @contextlib.contextmanager
 def unnamed_file(folder):
-    """A file that is in no folder, so that not even a crash leaves it behind. async_io opens it anew, and reads and
+    """A file that is in no folder, so that not even a crash leaves it behind. async_io opens it again, and reads and
     writes around the page cache, which not every file system can."""
     try:
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
@@ -561,7 +561,7 @@ def compared(op):
 
 
 def wrong(found):
-    """What is wrong with comparisons, "" if nothing is."""
+    """What is wrong with comparisons, or nothing."""
     return "; ".join(
         "%(name)s: off by %(worst).1e of torch's largest number, allowed %(most).1e (%(why)s)" % c
         for c in found if not c["worst"] <= c["most"])
