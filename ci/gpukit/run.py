@@ -25,7 +25,7 @@ def install(wheel, site):
     packages, python = os.path.join(KIT, "packages"), "%d.%d" % sys.version_info[:2]
     listed = os.path.join(packages, python + ".txt")
     if not os.path.exists(listed):
-        sys.exit("error: the kit has no packages for Python %s; set PYTHON to another one that has torch" % python)
+        sys.exit("error: the kit has no packages for Python %s; set PYTHON to Python 3.10 to 3.14 with torch" % python)
     pip = [sys.executable, os.path.join(only("packages/pip-*.whl"), "pip"), "install", "-qq", "--no-index", "--no-deps", "--no-cache-dir", "--no-compile", "--no-warn-conflicts"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
     for what in (["--find-links", packages, "--require-hashes", "--requirement", listed], [wheel]):
@@ -75,7 +75,7 @@ def main(result):
             names = json.load(f)["ops"]
         for op in names:
             ops.append(compare(op, site, scratch))
-            print("%-24s %s" % (op, ops[-1]["error"] or "ok: %d comparisons on %s" % (len(ops[-1]["compared"]), ops[-1]["device"])), flush=True)
+            print("%-24s %s" % (op, ops[-1]["error"] or "ok on %s (compared: %d)" % (ops[-1]["device"], len(ops[-1]["compared"]))), flush=True)
     failed = [o["op"] for o in ops if o["error"]]
     with open(result, "w") as f:
         json.dump({

@@ -394,20 +394,21 @@ func TestLoadError(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err        error
+		doing      string
 		needs      string
 		text, hint string
 	}{
-		{&remote.ExitError{Signal: "ILL"}, "x86-64-v4", "op cpu_adam: killed by an illegal instruction", "the wheel (x86-64-v4) needs a newer CPU than this node's (x86-64-v3)"},
-		{&remote.ExitError{Code: 132}, "", "op cpu_adam: killed by an illegal instruction", "the wheel (unknown CPU level) needs a newer CPU than this node's (x86-64-v3)"},
-		{&remote.ExitError{Signal: "SEGV"}, "x86-64-v3", "loading op cpu_adam: ", ""},
-		{errors.New("lost"), "x86-64-v3", "loading op cpu_adam: lost", ""},
+		{&remote.ExitError{Signal: "ILL"}, "loading", "x86-64-v4", "op cpu_adam: killed by an illegal instruction", "the wheel (x86-64-v4) needs a newer CPU than this node's (x86-64-v3)"},
+		{&remote.ExitError{Code: 132}, "computing", "", "op cpu_adam: killed by an illegal instruction", "the wheel (unknown CPU level) needs a newer CPU than this node's (x86-64-v3)"},
+		{&remote.ExitError{Signal: "SEGV"}, "computing", "x86-64-v3", "computing op cpu_adam: ", ""},
+		{errors.New("lost"), "loading", "x86-64-v3", "loading op cpu_adam: lost", ""},
 	} {
-		err := loadError(c.err, "cpu_adam", c.needs, "x86-64-v3")
+		err := loadError(c.err, c.doing, "cpu_adam", c.needs, "x86-64-v3")
 		if !strings.HasPrefix(err.Error(), c.text) || fault.Hint(err) != c.hint {
 			t.Errorf("%v: %v, hint %q", c.err, err, fault.Hint(err))
 		}
 	}
-	if err := loadError(errors.New("lost"), "a\nb; \x1b[2J", "", ""); strings.ContainsAny(err.Error(), "\n\x1b") {
+	if err := loadError(errors.New("lost"), "loading", "a\nb; \x1b[2J", "", ""); strings.ContainsAny(err.Error(), "\n\x1b") {
 		t.Errorf("%q", err)
 	}
 }
