@@ -179,7 +179,9 @@ func (h hints) carry(words []string, name string, c fault.Command) []string {
 		other := cmd.Flags().Lookup(f.Name)
 		group := f.Annotations[groupRule]
 		switch {
-		case !f.Changed, other == nil, other.Value.Type() != f.Value.Type(),
+		case !f.Changed, other == nil,
+			// The commands may have other choices.
+			other.Value.Type() != f.Value.Type() && !slices.Contains(strings.Split(other.Value.Type(), "|"), f.Value.String()),
 			slices.Contains(group, groupOutput), slices.Contains(group, groupGlobal),
 			slices.Contains([]string{"limit", "force", "dry-run", "serial", "max-fail", "gate", "forks"}, f.Name),
 			f.Name == "wheel" && name == "deploy", f.Name == "lock" && slices.Contains(words, "--lock"), // named already
