@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// addKey returns a command of this machine that adds the keys of a node to a file of known_hosts.
+// addKey returns a local command that adds a node's keys to a known_hosts file.
 func (c *hostKeyCheck) addKey() string {
 	t, before := c.target, ""
 	into := c.keepsKeys()
@@ -44,7 +44,7 @@ func (c *hostKeyCheck) addKey() string {
 	return before + scan + " >> " + into
 }
 
-// keepsKeys returns the first file of known_hosts to which this user can add a line, or "" if there is none.
+// keepsKeys returns the first known_hosts file that this user can append to, or "".
 func (c *hostKeyCheck) keepsKeys() string {
 	for _, file := range c.target.KnownHosts {
 		systems := strings.HasPrefix(file, os.ExpandEnv(systemSSH))
@@ -55,7 +55,7 @@ func (c *hostKeyCheck) keepsKeys() string {
 	return ""
 }
 
-// canAppend reports whether file is one to which this user can add lines.
+// canAppend reports whether this user can append to file.
 func canAppend(file string) bool {
 	info, err := os.Stat(file)
 	if err != nil || !info.Mode().IsRegular() {
@@ -68,8 +68,8 @@ func canAppend(file string) bool {
 	return err == nil
 }
 
-// forSeveralHosts reports whether a line of known_hosts has more than one name, a pattern, or an authority's key.
-// Without that line other hosts would be unknown.
+// forSeveralHosts reports whether a line of known_hosts has more than one name, a pattern, or a CA key.
+// Removing such a line would make other hosts unknown.
 func forSeveralHosts(file string, line int) bool {
 	text, err := os.ReadFile(file)
 	lines := strings.Split(string(text), "\n")

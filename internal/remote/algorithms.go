@@ -9,8 +9,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// algorithms are those that the client configuration allows, each list in its order. An empty list allows all that
-// dsbuild's own SSH has.
+// algorithms are the algorithms allowed by the client configuration, in order of preference. An empty list allows
+// every algorithm of dsbuild's own SSH.
 type algorithms struct {
 	kex, ciphers, macs, hostKeys []string
 	authorities                  []string // for the signatures in certificates of hosts
@@ -31,7 +31,7 @@ func ownMACs() []string {
 	return slices.DeleteFunc(ssh.SupportedAlgorithms().MACs, func(mac string) bool { return mac == ssh.HMACSHA1 })
 }
 
-// allowedOf returns those of own that the configuration allows, in its order.
+// allowedOf returns the algorithms of own that the configuration allows, in its order.
 func allowedOf(own, allowed []string) []string {
 	if len(allowed) == 0 {
 		return own
@@ -39,7 +39,7 @@ func allowedOf(own, allowed []string) []string {
 	return slices.DeleteFunc(slices.Clone(allowed), func(a string) bool { return !slices.Contains(own, a) })
 }
 
-// missing returns the keyword whose algorithms dsbuild's own SSH all lacks, or "" if there is none.
+// missing returns the first keyword with no algorithm that dsbuild's own SSH supports, or "".
 func (a algorithms) missing() string {
 	own := ssh.SupportedAlgorithms()
 	keys := slices.DeleteFunc(own.PublicKeyAuths, func(a string) bool { return strings.HasPrefix(a, "sk-") })
@@ -60,7 +60,7 @@ func (a algorithms) missing() string {
 	return ""
 }
 
-// tooShort reports whether a key is an RSA key, or a certificate of one, of fewer bits than are required.
+// tooShort reports whether a key is an RSA key, or a certificate of one, with fewer bits than required.
 func (a algorithms) tooShort(key ssh.PublicKey) bool {
 	if cert, ok := key.(*ssh.Certificate); ok {
 		key = cert.Key

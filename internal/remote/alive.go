@@ -22,7 +22,7 @@ type aliveConn struct {
 	first   []byte // the text before the version
 }
 
-// maxFirst is more bytes than a node sends before its version.
+// maxFirst limits the text before a node's version.
 const maxFirst = 1 << 10
 
 func newAliveConn(c net.Conn) *aliveConn {
@@ -73,8 +73,8 @@ func (a *aliveConn) said() string {
 }
 
 // keepAlive sends keepalives to an unresponsive node, and aborts the connection after limit intervals.
-// Every byte from the node counts: while a big file goes over a slow line, the answer to a
-// keepalive waits behind it.
+// Every byte from the node counts, because the answer to a keepalive waits behind a big file on a
+// slow line.
 func (c *sshConn) keepAlive(every time.Duration, limit int) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -109,8 +109,8 @@ func (c *sshConn) keepAlive(every time.Duration, limit int) {
 	}
 }
 
-// keepAliveRequest returns a function that sends the node a request. It returns nil if the node has nothing to
-// answer. A master breaks off a connection that sends a request outside of sessions, so the request goes to an open
+// keepAliveRequest returns a function that sends the node a request, or nil if the node has nothing to answer.
+// A master closes a connection that sends a request outside of a session, so the request is sent in an open
 // session there.
 func (c *sshConn) keepAliveRequest() func() {
 	const name = "keepalive@openssh.com"

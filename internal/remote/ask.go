@@ -15,17 +15,17 @@ import (
 
 // Prompter asks the user.
 type Prompter interface {
-	// Ask shows a question, whose last line is the prompt, and returns the line that the person
-	// typed. With echo false, the terminal does not show the typing. Ask ends with ctx. The
-	// question may hold text from a node that is not made safe for a terminal.
+	// Ask shows a question, whose last line is the prompt, and returns the line that the user
+	// typed. If echo is false, the terminal does not show the input. Ask ends with ctx. The
+	// question may contain unsanitized text from a node.
 	Ask(ctx context.Context, question string, echo bool) (string, error)
 }
 
-// patience limits the time a question stays open. sshd waits as long for a login.
+// patience limits the time a question stays open. It equals sshd's default LoginGraceTime.
 const patience = 2 * time.Minute
 
-// Answers keeps a person's answers during a run, so that dsbuild asks nothing twice. It keeps them
-// in memory only and gives each answer only to the login it belongs to.
+// Answers keeps the user's answers during a run, so that nothing is asked twice. Answers are kept in
+// memory and used only for the login they belong to.
 type Answers struct {
 	prompter Prompter // may be nil
 
@@ -41,7 +41,7 @@ func NewAnswers(p Prompter) *Answers {
 	return &Answers{prompter: p, one: make(chan struct{}, 1), given: map[string]*secret{}}
 }
 
-// ask puts a question to the person. Questions come one at a time, so that the person can follow.
+// ask asks the user a question. Only one question is open at a time.
 func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, error) {
 	select {
 	case a.one <- struct{}{}:
@@ -209,8 +209,8 @@ const (
 	maxPrompt = 200
 )
 
-// question formats a prompt from a node or program. A node's message stands on its own indented
-// lines, so that it cannot imitate a question of another source.
+// question formats a prompt from a node or program. A node's message is indented on separate lines, so
+// that it cannot imitate another prompt.
 func question(from, said, prompt string) string {
 	var b strings.Builder
 	if said = clip(strings.TrimSpace(said), maxSaid); said != "" {

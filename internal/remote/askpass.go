@@ -9,12 +9,12 @@ import (
 	"os"
 )
 
-// askpassSocket names the environment variable with the path of dsbuild's socket. ssh starts a
-// program to ask for a password (SSH_ASKPASS). That program gets the answer through this socket
-// from the dsbuild that started ssh.
+// askpassSocket is the environment variable with the path of dsbuild's socket. To prompt for a
+// password, ssh starts SSH_ASKPASS, which gets the answer through this socket from the dsbuild process
+// that started ssh.
 const askpassSocket = "DSBUILD_ASKPASS"
 
-// askRequest is a question of ssh's.
+// askRequest is a prompt of ssh.
 type askRequest struct {
 	Prompt string `json:"prompt"`
 	Kind   string `json:"kind,omitempty"` // SSH_ASKPASS_PROMPT: confirm, none, or "" for a text
@@ -55,9 +55,9 @@ func Askpass(args []string, out io.Writer) (code int, asked bool) {
 	return 0, true
 }
 
-// serveAskpass answers ssh's questions at a socket in the private folder until the caller calls
-// end. A question without an answer stays open until then, because ssh would send the node an empty
-// password if the program ended without one.
+// serveAskpass answers ssh's prompts at a socket in the private directory until the caller calls
+// end. An unanswered prompt stays open until then, because ssh would send the node an empty password
+// if its askpass program ended without an answer.
 func serveAskpass(socket string, answer func(prompt string, tell bool) (string, bool)) (end func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", socket)
 	if err != nil {

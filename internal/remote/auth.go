@@ -149,22 +149,20 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 	return signers
 }
 
-// notice records an error of this process, such as too many open files, that says nothing about a
-// key.
+// notice records an error of this process, such as too many open files, that is unrelated to a key.
 func (k *keySet) notice(err error) {
 	if tooManyFiles(err) {
 		k.full = err
 	}
 }
 
-// tooManyFiles reports whether err means that this process or this machine is at its limit of open
-// files.
+// tooManyFiles reports whether err means that this process or machine has too many open files.
 func tooManyFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// filesError is the error of a connection for which this machine had no file descriptor left. Other
-// connections end and free theirs, so the caller may retry.
+// filesError is the error of a connection for which no file descriptor was left. It is transient,
+// because other connections free theirs.
 func filesError(t Target, err error) error {
 	err = nodeerr.Errorf("%w to %s: file limit of the control node reached: %w",
 		ErrDial, nodeerr.Own(loginName(t)), err)
@@ -259,8 +257,8 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 	k.notes = append(k.notes, fmt.Sprintf("%s is not a private key: %v", file, err))
 }
 
-// addLocked adds the key of an encrypted identity file. If the file does not name its public key,
-// addLocked opens it right away.
+// addLocked adds the key of an encrypted identity file. If its public key is unknown, addLocked
+// decrypts the file immediately.
 func (k *keySet) addLocked(file string, text []byte, pub ssh.PublicKey) {
 	if k.unlock == nil {
 		k.locked = append(k.locked, file)

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// ErrFlood means that a node sends more than any honest answer holds.
+// ErrFlood means that a node sends more than any valid answer contains.
 var ErrFlood = errors.New("too much output from the node")
 
 // Limiter counts bytes. When the count exceeds Most, it calls Over, perhaps several times. Over ends
@@ -20,7 +20,7 @@ type Limiter struct {
 	counted int
 }
 
-// Count counts n bytes more.
+// Count adds n bytes to the count.
 func (b *Limiter) Count(n int) {
 	if b.counted += min(n, b.Most+1); b.counted > b.Most {
 		b.counted = b.Most + 1 // capped, so that a node that never stops cannot overflow the counter
@@ -28,15 +28,14 @@ func (b *Limiter) Count(n int) {
 	}
 }
 
-// Limits on a short answer: on its kept bytes, and on all that comes with what a start file of the login shell prints
-// before it.
+// Limits on a short answer: on its kept bytes, and on all bytes including the output of the login shell's start files.
 const (
 	maxAnswer = 64 << 10
 	maxNoise  = 16 << 20
 )
 
-// Answer is a Writer that keeps the short answer of a program, the last bytes of its output. If the program sends far
-// more, Answer calls the function that ends it.
+// Answer is a Writer that keeps a program's short answer, the last bytes of its output. If the program sends far more,
+// Answer calls the function that ends it.
 type Answer struct {
 	text  Tail
 	bound Limiter

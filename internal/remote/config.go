@@ -57,7 +57,7 @@ func newClientConfig(file string, note func(string)) *clientConfig {
 	return c
 }
 
-// own returns the file that holds the user's own configuration, or "" if it does not exist.
+// own returns the user's configuration file, or "" if it does not exist.
 func (c *clientConfig) own() string {
 	file := c.file
 	if file == "" {
@@ -71,11 +71,11 @@ func (c *clientConfig) own() string {
 }
 
 // settings holds all values of each key that Resolve reads, for one host. For most keys only the
-// first value counts.
+// first value is used.
 type settings map[string][]string
 
-// isResolved reports whether Resolve reads key even if no configuration file has it. ssh prints five times as many,
-// and the settings of thousands of nodes stay in memory.
+// isResolved reports whether Resolve reads key even if it is in no configuration file. ssh prints five times as many
+// keys, and the settings of thousands of nodes stay in memory.
 func isResolved(key string) bool {
 	switch key {
 	case "batchmode", "certificatefile", "challengeresponseauthentication", "controlpath", "globalknownhostsfile",
@@ -102,8 +102,8 @@ func (s settings) value(key string) string {
 	return ""
 }
 
-// says reports whether the first value of key means answer, which is yes or no. ssh may print true
-// or false instead.
+// says reports whether the first value of key is answer, yes or no. ssh may print true or false
+// instead.
 func (s settings) says(key, answer string) bool {
 	other := map[string]string{"yes": "true", "no": "false"}[answer]
 	v := s.first(key)
@@ -195,7 +195,7 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 	return s, err
 }
 
-// ask runs ssh -G. same reports that it would say the same of every other host, but for the host's name.
+// ask runs ssh -G. same reports that the output would be the same for every host, except for the name.
 func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s settings, same bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -242,7 +242,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 	return s, same, nil
 }
 
-// readFiles matches the debug message of ssh that names a file of its configuration, also an included one.
+// readFiles matches ssh's debug message about each configuration file that it reads.
 var readFiles = regexp.MustCompile(`(?m)^debug1: Reading configuration data (.+)$`)
 
 // configFiles are the files of a configuration.
@@ -253,7 +253,7 @@ type configFiles struct {
 	hidden bool            // one of the files cannot be read
 }
 
-// filesOf returns the files that ssh names in its debug messages.
+// filesOf returns the configuration files in ssh's debug messages.
 func filesOf(debug string) configFiles {
 	c := configFiles{keys: map[string]bool{}}
 	for _, f := range readFiles.FindAllStringSubmatch(debug, -1) {
@@ -287,8 +287,8 @@ func mention(args []string, key string) bool {
 	})
 }
 
-// forEveryHost reports whether the files have no line that counts for some hosts alone: one process for each of a
-// thousand nodes would take the time of a whole dsbuild verify.
+// forEveryHost reports whether the files have no line for only some hosts. One ssh process would then do for all:
+// one for each of a thousand nodes would take as long as dsbuild verify.
 func (c configFiles) forEveryHost() bool {
 	for _, words := range c.lines {
 		switch words[0] {
@@ -319,7 +319,7 @@ func localConfigError(why, alias string) error {
 // names no file.
 const fewestDefaults = 4
 
-// atLine matches a message of ssh that names the file and the line of a mistake.
+// atLine matches ssh's error about a line of a configuration file.
 var atLine = regexp.MustCompile(`(?m)^.+[: ]line \d+: .+$`)
 
 // debugLines matches ssh's debug messages: "debug1: FILE line 21: Applying options for *" is not an error.
@@ -330,9 +330,9 @@ func mistakeIn(said string) string {
 	return strings.TrimSpace(atLine.FindString(debugLines.ReplaceAllString(said, "")))
 }
 
-// Resolve fills the empty fields of t from the OpenSSH client configuration and from ssh's
-// defaults. It looks up t.Address (t.Name if that is empty) as ssh does for the same argument.
-// Fields that t has win. Resolve treats jump hosts the same way.
+// Resolve fills the empty fields of t, and of its jump hosts, from the OpenSSH client configuration
+// and from ssh's defaults. It looks up t.Address (t.Name if that is empty) as ssh does for the same
+// argument.
 func (d *SSH) Resolve(ctx context.Context, t Target) (Target, error) { return d.resolve(ctx, t, 0) }
 
 func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) {
@@ -528,7 +528,7 @@ func splitPort(s string) (host string, port int, err error) {
 // tokens maps the percent tokens of ssh_config to their values.
 type tokens map[string]string
 
-// tokensOf returns the tokens for a target that the inventory or the user called alias.
+// tokensOf returns the tokens for a target with the configured name alias.
 func tokensOf(t Target, alias string) tokens {
 	home, _ := os.UserHomeDir()
 	host, _ := os.Hostname()

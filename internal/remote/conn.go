@@ -30,7 +30,7 @@ const (
 // Error implements error.
 func (e *endedError) Error() string { return "connection closed while " + e.doing }
 
-// sshConn is an open connection to a node: one of dsbuild's own SSH, or one through an OpenSSH master.
+// sshConn is an open connection to a node, by dsbuild's own SSH or through an OpenSSH master.
 type sshConn struct {
 	target  Target
 	client  *ssh.Client
@@ -95,7 +95,7 @@ func (c *sshConn) Close() error {
 }
 
 // broke reports whether err came from a broken connection. The caller may see the break before the
-// goroutine that notes it, so broke waits up to 250 ms for the note.
+// goroutine that records it, so broke waits up to 250 ms.
 func (c *sshConn) broke(err error) bool {
 	if cut(err) {
 		return true
@@ -141,8 +141,8 @@ func (c *sshConn) lost(doing string) error {
 // errNoSession means that the node rejected a session. The command did not start.
 var errNoSession = errors.New("session rejected by the node")
 
-// further returns another connection to the node, for the sessions that find no room on this one (MaxSessions). It dials
-// only once. Without another connection it returns rejected, the error of such a session.
+// further returns another connection to the node, for sessions beyond this connection's MaxSessions. It dials only
+// once. If that fails, it returns rejected, the error of such a session.
 func (c *sshConn) further(ctx context.Context, rejected error) (*sshConn, error) {
 	c.mu.Lock()
 	none := !c.served && c.opening == 0 && !c.master.usersOwn() // the node opens none at all
@@ -223,9 +223,9 @@ func (c *sshConn) explain(err error) error {
 	return err
 }
 
-// await waits for an operation on the connection. If a session opens at the moment the connection
-// ends, the node never answers it. So await also watches for the end of the connection, and then
-// gives the operation one second to end in order.
+// await waits for an operation on the connection. A session that is opened while the connection ends
+// never gets an answer, so await also watches for the end of the connection, and then gives the
+// operation one second to finish.
 func (c *sshConn) await(ctx context.Context, done <-chan error, doing string) error {
 	err := error(nil)
 	select {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// deadline is a context that ends after a time limit. The clock stands still while dsbuild asks a
-// person a question.
+// deadline is a context that ends after a time limit. The clock is stopped while a prompt is open.
 type deadline struct {
 	context.Context
 	cancel context.CancelFunc
@@ -40,7 +39,7 @@ func (d *deadline) end() {
 	d.cancel()
 }
 
-// expired reports whether the time is over.
+// expired reports whether the time limit has passed.
 func (d *deadline) expired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,8 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
-// Options are the settings of an SSH dialer. The zero value behaves as a user at a terminal expects
-// of ssh.
+// Options are the settings of an SSH dialer. The zero value behaves like ssh at a terminal.
 type Options struct {
 	// Config is the OpenSSH client configuration. If empty, it is ~/.ssh/config and
 	// /etc/ssh/ssh_config. NoConfig means none.
@@ -105,7 +104,7 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	return c, nil
 }
 
-// dialNode connects to a resolved target. The connection opens further ones where the node allows it few sessions.
+// dialNode connects to a resolved target. The connection opens more connections if the node allows few sessions.
 func (d *SSH) dialNode(ctx context.Context, t Target) (*sshConn, error) {
 	c, err := d.dialRetry(ctx, d.opt.MaxAttempts, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
 		return !errors.As(err, new(throttledError)) && !errors.As(err, new(timeoutError)) &&
@@ -180,8 +179,8 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	return c, nil
 }
 
-// jumpTo returns the connection to the last jump host of t, nil without one, which dial opens if no other
-// connection of that kind is open.
+// jumpTo returns the connection to the last jump host of t, or nil without jump hosts. It calls dial unless such
+// a connection is already open.
 func (d *SSH) jumpTo(
 	ctx context.Context, t Target, kind string, dial func(context.Context, Target) (*sshConn, error),
 ) (*sshConn, func(), error) {
@@ -202,12 +201,11 @@ func (d *SSH) jumpTo(
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialAttempts is the number of tries at a node that turns connections away before it knows the user.
-// sshd does so when too many connect at once, and does not count it as a failed login.
+// dialAttempts is the number of connection attempts at a node that throttles. sshd does so before
+// authentication, and does not count it as a failed login.
 const dialAttempts = 5
 
-// connect opens one hop. It retries while the node turns the connection away. attempt makes one
-// try.
+// connect opens one hop. It calls attempt, and retries while the node throttles.
 func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
 	once := func() (*sshConn, error) {
 		leave, err := d.logins.acquire(ctx, jumpKey(t.Jump)+hostPort(t))
@@ -356,9 +354,9 @@ func dialError(t Target, err error) error {
 	return nodeerr.Errorf("%w to %s: %w", ErrDial, nodeerr.Own(hostPort(t)), why)
 }
 
-// The errors on the way to a node read the same for dsbuild's own SSH and for OpenSSH.
+// Connection errors, the same for dsbuild's own SSH and for OpenSSH.
 
-// set is the setting that says where t is.
+// set returns the setting that locates t.
 func (t Target) set(key, to string) fault.Setting {
 	if t.jump {
 		return fault.Set("proxy_jump", "[USER@]HOST[:PORT], with "+to)
@@ -398,7 +396,7 @@ func noAnswer(t Target) error {
 		"check that the node is up and port %d is open", t.Port)
 }
 
-// throttledError marks a handshake that sshd ended before it knew the user, as it does beyond MaxStartups.
+// throttledError marks a handshake that sshd ended before authentication, as it does beyond MaxStartups.
 type throttledError struct{ error }
 
 // Unwrap returns the error without the mark.

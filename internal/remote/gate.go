@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Gate stands between a program on a node and a stream of the caller, which may be nil. Once
-// closed, it passes nothing on. An abandoned command may still be ending after Run has returned.
+// Gate connects a program on a node with a stream of the caller, which may be nil, until it is
+// closed. An abandoned command may still be running after Run has returned.
 type Gate struct {
 	mu   sync.Mutex
 	shut atomic.Bool

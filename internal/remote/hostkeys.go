@@ -106,7 +106,7 @@ func (c *hostKeyCheck) unknown(presented string) error {
 		"(on the node: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then add it: %s", c.addKey())
 }
 
-// changed returns the error of a node with another key than known ones. kind is the type of the presented key.
+// changed returns the error of a node whose host key differs from the known keys. kind is the presented key's type.
 func (c *hostKeyCheck) changed(presented, kind string, known []xknownhosts.KnownKey) error {
 	old := ofType(known, kind)
 	file := c.db.fileOf(old)

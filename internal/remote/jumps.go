@@ -118,7 +118,7 @@ func jumpKey(chain []Target) string {
 	return b.String()
 }
 
-// isFinalRefusal reports whether a retry could only do harm.
+// isFinalRefusal reports whether err must not be retried.
 func isFinalRefusal(err error) bool {
 	return errors.Is(err, ErrAuth) || errors.Is(err, ErrHostKey) || errors.Is(err, ErrBanned)
 }

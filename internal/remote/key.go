@@ -15,15 +15,15 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// Key is a key of the user that signs files. It is found and unlocked as one for a login: through
-// the agent if the agent holds it, which also reaches security keys (FIDO).
+// Key is a user's key that signs files. It is found and unlocked like a login key, through the agent
+// if the agent holds it, which also supports security keys (FIDO).
 type Key struct {
 	signer ssh.Signer
 	keys   *keySet
 }
 
 // OpenKey opens the key in file, which is a private key or the public half of a key in the agent.
-// If the certificate FILE-cert.pub is there, the key signs with it. A passphrase is asked for once.
+// If the certificate FILE-cert.pub exists, the key signs with it. OpenKey prompts for a passphrase once.
 func (a *Answers) OpenKey(ctx context.Context, file string) (*Key, error) {
 	k := &keySet{}
 	if a.prompter != nil {

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// keyword is what dsbuild's own SSH does about a keyword of ssh_config(5). A keyword that decides to whom dsbuild
-// connects, from where or with what is obeyed, or sends the node to OpenSSH. One that is not in the table sends the node
-// to OpenSSH, too.
+// keyword is how dsbuild's own SSH treats a keyword of ssh_config(5). A keyword that decides where to connect, from
+// where or how is either supported, or OpenSSH is used for the node. Keywords that are not in the table need OpenSSH.
 type keyword struct {
 	obeyed  bool   // dsbuild's own SSH does as it says, or ssh -G has done so
 	openSSH string // its name, if only OpenSSH does as it says
@@ -124,8 +123,8 @@ func canonical(key string) string {
 	return key
 }
 
-// switchedOff are the keywords that keep an OpenSSH master from working as dsbuild needs it, with the values that do
-// not. An older ssh does not know them, so they are set only if the configuration has them.
+// switchedOff are the keywords that may keep an OpenSSH master from working, with values that do not. An older ssh does
+// not support them all, so they are set only if the configuration has them.
 func switchedOff() map[string]string {
 	return map[string]string{
 		"channeltimeout": "none", "forkafterauthentication": "no", "logverbose": "none", "stdinnull": "no",

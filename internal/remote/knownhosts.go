@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// hostKeys reads known_hosts files, and each set of files only once: a thousand nodes share one
-// file of a thousand lines. dsbuild never writes to these files.
+// hostKeys reads known_hosts files, each set of files only once, because a thousand nodes share one
+// file of a thousand lines. It never writes to these files.
 type hostKeys struct {
 	mu sync.Mutex
 	db map[string]*keyDB
@@ -67,8 +67,8 @@ func (h *hostKeys) load(files []string) (*keyDB, error) {
 	return db, nil
 }
 
-// loadReadable reads files without their unreadable lines, as OpenSSH does. The library fails on
-// such a line, so loadReadable gives it copies without them.
+// loadReadable reads files without their invalid lines, as OpenSSH does. The library fails on an
+// invalid line, so loadReadable passes it copies of the files.
 func loadReadable(files []string) (*keyDB, error) {
 	dir, err := os.MkdirTemp("", "dsbuild-known-hosts-")
 	if err != nil {

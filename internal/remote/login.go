@@ -15,11 +15,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
-// rounds is the number of times that one login may ask the person.
+// rounds limits the prompts of one login.
 const rounds = 3
 
-// login is one authentication. It tries the keys first and then asks the person. It tries only
-// methods that the node offers.
+// login is one authentication. It tries the keys first and then prompts the user, using only methods
+// that the node offers.
 type login struct {
 	target  Target
 	keys    *keySet
@@ -74,7 +74,7 @@ func (l *login) next(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 	return nil, nil // nothing is left
 }
 
-// attended reports whether dsbuild can ask a person about t.
+// attended reports whether the user can be prompted about t.
 func (a *Answers) attended(t Target) bool { return a.prompter != nil && !t.BatchMode }
 
 // challenge answers one round of keyboard-interactive. A round has any number of questions, and
@@ -117,8 +117,8 @@ func (l *login) unlock(file string, text []byte) (ssh.Signer, error) {
 	return s, err
 }
 
-// passwordPrompt matches a prompt for a user's password, which is the same on every node. dsbuild
-// asks any other question, such as for a one-time code or a new password, for each node.
+// passwordPrompt matches a prompt for a user's password, which is the same on every node. Any other
+// prompt, such as for a one-time password or a new password, is shown for each node.
 var passwordPrompt = regexp.MustCompile(`^(?i:((ssh|unix|ldap|login|kerberos) )?password( for \S+)?) ?:?$`)
 
 // answer answers a question of the node. A password that another node of this user accepted is
@@ -208,8 +208,8 @@ func (l *login) refused(text string) error {
 	return fault.WithHint(err, "%s", hint)
 }
 
-// withMessage adds the node's own message to the error of a login. PAM sends its reason in that way, such
-// as the text of /run/nologin, or the message of Slurm's module, which lets only users with a job in.
+// withMessage adds the node's message to the error of a login. PAM modules send their reason that way,
+// such as the text of /run/nologin, or the message of Slurm's module, which admits only users with a job.
 func (l *login) withMessage(err error) error {
 	said := clip(strings.Join(strings.Fields(l.said), " "), 300)
 	if said == "" {
@@ -223,7 +223,7 @@ func (l *login) withMessage(err error) error {
 	return err
 }
 
-// takes reports whether the node offers a method.
+// takes reports whether the node accepts a method.
 func (l *login) takes(method string) bool {
 	offered := l.offered.Load()
 	return offered != nil && slices.Contains(*offered, method)

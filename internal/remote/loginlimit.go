@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxLogins limits the simultaneous logins to one sshd. From ten unfinished logins on, counted
-	// over all users, sshd turns some away (MaxStartups).
+	// maxLogins limits the simultaneous logins to one sshd. With ten or more unfinished logins of all
+	// users, sshd drops some (MaxStartups).
 	maxLogins = 8
 	// maxDelay is the longest random delay of concurrent logins.
 	maxDelay = 50 * time.Millisecond
@@ -27,8 +27,8 @@ type loginSlots struct {
 	users int // logins that run or wait
 }
 
-// acquire waits until another login to address may begin. It spreads logins that come together over a
-// short time.
+// acquire waits until another login to address may begin. It spreads simultaneous logins over a short
+// time.
 func (l *loginLimiter) acquire(ctx context.Context, address string) (release func(), err error) {
 	l.mu.Lock()
 	server := l.servers[address]

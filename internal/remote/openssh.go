@@ -17,8 +17,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// oldestMajor and oldestMinor are the oldest version of OpenSSH that dsbuild supports. It is the
-// first that asks for passwords through SSH_ASKPASS even with a terminal (SSH_ASKPASS_REQUIRE).
+// oldestMajor and oldestMinor are the oldest supported version of OpenSSH. It is the first with
+// SSH_ASKPASS_REQUIRE.
 const oldestMajor, oldestMinor = 8, 4
 
 // ErrOpenSSH means that dsbuild cannot use the OpenSSH of this machine: it is missing or too old.
@@ -83,15 +83,14 @@ func privateFolder() (string, error) {
 	return folder, nil
 }
 
-// process is a running ssh. Where the system supports it, the process ends with dsbuild at the
-// latest.
+// process is a running ssh. Where the system supports it, the process ends with dsbuild.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed once it has ended
 }
 
-// startProcess starts cmd in its own session. The program then cannot ask at the terminal, and a
-// Ctrl-C reaches dsbuild alone, which ends it in order.
+// startProcess starts cmd in its own session, so that the program cannot prompt at the terminal and
+// Ctrl-C reaches only dsbuild, which ends the program in order.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = ownSession()
 	cmd.WaitDelay = time.Second // a child process may hold its output open

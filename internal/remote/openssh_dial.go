@@ -58,8 +58,8 @@ func (d *SSH) dialUserMaster(ctx context.Context, program string, t Target) *ssh
 	return nil
 }
 
-// readyEvery is the interval at which dsbuild looks for the socket of a new master. The socket
-// shows that the master is ready.
+// readyEvery is the interval of the check for a new master's socket, which shows that the master is
+// ready.
 const readyEvery = 5 * time.Millisecond
 
 // startMaster starts a master for t, through jump if that is set, and connects through it once it has logged in.
@@ -153,7 +153,7 @@ func (a *attempt) wait(asking context.Context, p *process, socket string, stop c
 	}
 }
 
-// attendedByAskpass reports whether dsbuild can ask a person ssh's questions.
+// attendedByAskpass reports whether the user can be prompted for ssh.
 func (d *SSH) attendedByAskpass(t Target) bool { return d.opt.Askpass != "" && d.answers.attended(t) }
 
 // attempt is a login by OpenSSH under way.

@@ -98,8 +98,8 @@ func nodeLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// secret asks for a secret that is valid for all nodes. No other login gets it before one login has
-// succeeded with it.
+// secret prompts for a secret that is valid for all nodes. Other logins get it only after one login
+// has succeeded with it.
 func (l *opensshLogin) secret(key, prompt string) (string, error) {
 	defer l.clock.hold()()
 	ask := func() (string, error) {

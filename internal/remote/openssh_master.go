@@ -107,7 +107,7 @@ func (m *master) noSession(said string) error {
 			"or raise MaxSessions in the node's sshd_config", Quote(m.socket), Quote(m.host))
 }
 
-// gaveUp returns the reason if dsbuild's own master has given up a silent node, and "" otherwise.
+// gaveUp returns the reason if dsbuild's own master has given up an unresponsive node, or "".
 func (m *master) gaveUp() string {
 	if m == nil || m.process == nil {
 		return ""
@@ -118,8 +118,8 @@ func (m *master) gaveUp() string {
 	return fmt.Sprintf("no response for %s", m.silence)
 }
 
-// leaveLimit is the time in which a master must end, and a session of the user's master open, when a
-// connection ends.
+// leaveLimit limits the end of a connection: until the master has ended, or the user's master has
+// opened its pending sessions.
 const leaveLimit = 3 * time.Second
 
 // awaitOpening waits until the node has answered all sessions that open through the user's master.
@@ -191,7 +191,7 @@ func keepOpen(socket *net.UnixConn) (start func()) {
 	}
 }
 
-// kill ends dsbuild's own master at once.
+// kill ends dsbuild's own master immediately.
 func (m *master) kill() {
 	if m != nil && m.process != nil {
 		m.process.kill()

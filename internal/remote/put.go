@@ -21,11 +21,11 @@ import (
 )
 
 // abortGrace limits the time for a cancelled upload to stop and for an SFTP session to end. After
-// that dsbuild gives up the whole connection.
+// that the whole connection is closed.
 const abortGrace = 3 * time.Second
 
-// packet is the size of the packets of an upload, which every server accepts. Larger ones have
-// corrupted files elsewhere.
+// packet is the packet size of an upload that every server accepts. Larger packets have corrupted
+// files elsewhere.
 const packet = 32 << 10
 
 // widePacket is the packet size for servers with limits@openssh.com. OpenSSH's servers accept it,
@@ -74,14 +74,14 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 	return next.Put(ctx, up)
 }
 
-// sftpDenial is the error of an SFTP server that does not do what a file needs. It may limit its users to reading
-// (-R), or deny single requests (-P), where a program may do all of it.
+// sftpDenial is the error of an SFTP server that denies a request. It may be read-only (-R) or deny single requests
+// (-P), but a program on the node is not restricted.
 type sftpDenial struct{ error }
 
 // Unwrap returns the error without the mark.
 func (r *sftpDenial) Unwrap() error { return r.error }
 
-// putAnyway puts a file by a program, after the SFTP server has denied it.
+// putAnyway uploads a file by a program on the node, after the SFTP server has denied it.
 func (c *sshConn) putAnyway(ctx context.Context, up Upload, denied *sftpDenial) error {
 	err := PutByProgram(ctx, c, c.target.User, up)
 	switch {
@@ -106,9 +106,8 @@ type put struct {
 	arrived bool // all of them
 }
 
-// guarded runs the upload and ends it when ctx ends. pkg/sftp knows no context, so guarded closes
-// its client. If even that gets no answer, guarded breaks the connection. It returns only after the
-// upload has stopped.
+// guarded runs the upload and ends it when ctx ends. pkg/sftp does not support contexts, so guarded
+// closes its client, and if that hangs, the connection. It returns only after the upload has stopped.
 func (p *put) guarded(ctx context.Context) error {
 	window := inFlight
 	if p.up.Size <= smallFile {
@@ -362,7 +361,7 @@ func (p *put) explain(doing string, err error) error {
 	return &sftpDenial{err}
 }
 
-// freeBytes returns the room in the file's folder, if the server tells it.
+// freeBytes returns the free space in the file's directory, if the server reports it.
 func (p *put) freeBytes() (free int64, known bool) {
 	if _, ok := p.client.HasExtension("statvfs@openssh.com"); !ok {
 		return 0, false
@@ -415,13 +414,12 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	return nil, errNoSFTP
 }
 
-// errNoSFTP means that the node has no SFTP, or that a start file of its login shell prints something
-// into it.
+// errNoSFTP means that the node has no SFTP, or that a start file of its login shell writes to stdout.
 var errNoSFTP = errors.New("no SFTP server on the node")
 
-// endSFTP ends an SFTP session. Its Close waits until the node closes the channel. A server stuck
-// on a hung file system never closes it while sshd still answers keepalives. After abortGrace,
-// endSFTP gives up the connection.
+// endSFTP ends an SFTP session. Close waits until the node closes the channel, which a server on a hung
+// file system never does although sshd answers keepalives. After abortGrace, endSFTP closes the
+// connection.
 func (c *sshConn) endSFTP(client *sftp.Client) {
 	done := make(chan struct{})
 	go func() {

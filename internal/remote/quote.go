@@ -28,17 +28,17 @@ func Word(s string) string {
 var (
 	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	// plain matches words that need no quotes, which keeps commands readable in logs and process
-	// lists. It leaves "=" out, because a first word with "=" would be an assignment.
+	// lists. It excludes "=", because a first word with "=" would be an assignment.
 	plain = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./-]+$`)
 )
 
-// SetupFailed is the text that the node prints on stderr, before the status, when the setup line
-// fails. The command has not run then.
+// SetupFailed is what the node prints on stderr, before the exit status, when the setup line fails
+// and the command does not run.
 const SetupFailed = "setup line exited with status"
 
-// EndShell are three lines that begin the input of a program on a node. A startup file may start a shell that takes the input
-// for commands: it says that there is no command MARK, and ends before it executes what follows. The last line ends an
-// interactive Python.
+// EndShell is three lines at the beginning of a program's input on a node. A startup file may start a shell that reads
+// the input as commands. Such a shell reports that there is no command MARK, and exits before it executes the rest. The
+// last line ends an interactive Python.
 const EndShell = "MARK\nexit\nexit()\n"
 
 // CommandLine returns the line for the remote shell that runs cmd. Every login shell (POSIX, fish, csh
@@ -58,9 +58,9 @@ func CommandLine(cmd Command) (string, error) {
 	case cmd.Setup == "":
 		return decode + encode(script), nil
 	}
-	// A setup line may use functions of the login shell (module, conda), so the login shell itself runs
-	// it if it is one of POSIX. csh must not even read the names of variables that it does not have, and a shell of
-	// POSIX whose start file says set -u or -e would end at them; fish has no such options and continues with /bin/sh.
+	// A setup line may use functions of the login shell (module, conda), so a POSIX login shell runs it
+	// itself. csh fails at undefined variables, and so does a POSIX shell whose start file has set -u or -e. fish
+	// has no such options and continues with /bin/sh.
 	return `/bin/sh -c 'case $SHELL in *csh) exit 1; esac' && set +eu 2>/dev/null && test -n "$BASH_VERSION$ZSH_VERSION$KSH_VERSION" && eval "` +
 		"`printf %b " + encode(script) + "`" + `" || ` + decode + encode(script), nil
 }

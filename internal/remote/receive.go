@@ -24,8 +24,8 @@ const (
 	receiveDigest    = 87 // prints the sha256 it has
 )
 
-// receipt describes an upload that a program on the node puts in place, for connections without
-// SFTP. Like Conn.Put, it writes the whole file or nothing.
+// receipt describes an upload by a program on the node, for connections without SFTP. Like Conn.Put, it
+// is atomic.
 type receipt struct {
 	Upload
 	part string // the name of the file until it is complete

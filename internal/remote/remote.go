@@ -18,7 +18,7 @@ import (
 type Target struct {
 	// Name is the node's name in messages.
 	Name string
-	// Node is the node's own name, for dialers that know nodes by their names.
+	// Node is the node's host name, for dialers that identify nodes by it.
 	Node string
 	// Address is the host name or IP address to dial, also the name in known_hosts.
 	Address string
@@ -31,7 +31,7 @@ type Target struct {
 	IdentityFiles []string
 	// CertificateFiles are certificates in addition to those next to their keys.
 	CertificateFiles []string
-	// IdentitiesOnly offers only the keys of IdentityFiles, even if the agent holds others.
+	// IdentitiesOnly disables the agent's other keys.
 	IdentitiesOnly bool
 	// Agent is the agent's socket. Empty means the dialer's socket, "none" means no agent.
 	Agent string
@@ -41,8 +41,8 @@ type Target struct {
 	KnownHosts []string
 	// Jump are the jump hosts, the nearest first.
 	Jump []Target
-	// SSHArgs are further arguments of ssh (-F, -i, -J, -l, -o, -p) that say how to connect. The fields
-	// above go before them, and they go before the client configuration.
+	// SSHArgs are additional connection options of ssh (-F, -i, -J, -l, -o, -p). The fields above override
+	// them, and they override the client configuration.
 	SSHArgs []string
 
 	// Sudo is the user that runs every command and writes every file on the node, for dialers with
@@ -52,8 +52,8 @@ type Target struct {
 	// ControlPaths are sockets of OpenSSH masters that share their connection to the node. Empty
 	// but not nil means none.
 	ControlPaths []string
-	// BatchMode prevents every question to the person. NoPassword and NoInteractive prevent only
-	// the methods password and keyboard-interactive.
+	// BatchMode disables all prompts. NoPassword and NoInteractive disable only the methods password
+	// and keyboard-interactive.
 	BatchMode, NoPassword, NoInteractive bool
 
 	alias        string // name of the node for ssh, if not Address
@@ -87,7 +87,7 @@ type Command struct {
 	Argv []string
 	// Env are environment variables, also quoted.
 	Env map[string]string
-	// EnvNames are the names of variables that Stdin carries, for a log.
+	// EnvNames are the names of the variables in Stdin, for a log.
 	EnvNames []string
 	// Setup is a shell line that runs first in the same shell (conda, modules). It is not quoted,
 	// because it is shell code. If it fails, its status is the command's and the program does not
@@ -107,7 +107,7 @@ type Upload struct {
 	// Size and SHA256 (hex) are compared with the remote file before the rename.
 	Size   int64
 	SHA256 string
-	// Path is the absolute path of the file on the node. The whole file appears there, or nothing.
+	// Path is the absolute path of the file on the node. The file appears there atomically.
 	Path string
 	Mode fs.FileMode
 	// Progress, if set, is called with the number of bytes sent, including those of an earlier attempt.
@@ -120,7 +120,7 @@ type Upload struct {
 	Sum func(ctx context.Context, path string, n int64) (string, error)
 }
 
-// PartSuffix ends the name of an incomplete file.
+// PartSuffix is the suffix of incomplete files.
 const PartSuffix = ".part"
 
 // LimitBurst is the least burst of Upload.Limit, the size of a packet.
@@ -133,9 +133,9 @@ type Runner interface {
 	Run(ctx context.Context, cmd Command) error
 }
 
-// Conn is an open connection to one node. Put writes the file to Path+PartSuffix, in a folder that only
-// the caller uses, compares the length and the sha256 on the node, and renames the file. After a broken
-// connection the received bytes stay. A retry resumes after the verified prefix.
+// Conn is an open connection to one node. Put writes the file to Path+PartSuffix, in a directory that only
+// the caller uses, verifies its length and sha256 on the node, and renames it. If the connection breaks,
+// the received bytes stay, and a retry resumes after the verified prefix.
 type Conn interface {
 	Runner
 	Put(ctx context.Context, up Upload) error

@@ -34,8 +34,8 @@ func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
 	}
 }
 
-// roomLimit limits the time in which a session waits until others of the user's master have ended. It is zero if no other
-// connection of dsbuild has one: what else is open is the user's, and may stay.
+// roomLimit limits how long a session waits for other sessions of the user's master to end. It is zero if dsbuild has
+// no other connection with a session: the user's sessions may stay open.
 func (c *sshConn) roomLimit() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +53,7 @@ const (
 	othersRoomLimit = 10 * time.Minute
 	// ownRoomLimit is the limit for one with a session, which may last as long as the connection.
 	ownRoomLimit = 20 * time.Second
-	// maxRoomPause is the longest pause between two tries. The master keeps some bytes of each.
+	// maxRoomPause is the longest pause between two attempts. Each attempt costs the master some memory.
 	maxRoomPause = 8 * time.Second
 )
 
@@ -101,8 +101,8 @@ func (c *sshConn) endSession(s *ssh.Session) {
 	delete(c.sessions, s)
 }
 
-// stdinBlock is the number of input bytes that dsbuild sends at once. A connection keeps a buffer
-// of its largest packet, and there may be thousands of connections.
+// stdinBlock is the size of an input packet. A connection keeps a buffer of its largest packet, and
+// there may be thousands of connections.
 const stdinBlock = 4 << 10
 
 // run runs a line in its own session until the line or ctx ends. Its error is an *ExitError,
@@ -132,7 +132,7 @@ func (c *sshConn) run(ctx context.Context, line string, in, out, errs *Gate) err
 		return fmt.Errorf("cannot start a command on the node: %w", err)
 	}
 	if stdin != nil {
-		// Nobody waits for this copy: the program may end before it has read all its input.
+		// run does not wait for this copy: the program may end before it has read all its input.
 		go func() {
 			io.CopyBuffer(stdin, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status decides
 			stdin.Close()

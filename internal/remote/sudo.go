@@ -35,8 +35,7 @@ type sudoDialer struct {
 	limit   time.Duration
 }
 
-// Dial implements Dialer. It tests sudo right away, so that a failing sudo is an ErrSudo here and
-// not during the work.
+// Dial implements Dialer. It tests sudo immediately, so that a failing sudo is an ErrSudo of Dial.
 func (d *sudoDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	inner, err := d.Dialer.Dial(ctx, t)
 	if err != nil || t.Sudo == "" {
@@ -59,7 +58,7 @@ type sudoConn struct {
 	password string // the accepted password, or "" if sudo asked for none
 }
 
-// try runs sudo with a command that does nothing, and so finds the password that sudo accepts.
+// try runs a command that does nothing through sudo, to find the password that sudo accepts.
 func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	clock := newDeadline(ctx, limit)
 	defer clock.end()
@@ -247,7 +246,7 @@ func (s *sudoSession) answer(of string) {
 	s.input.give(text)
 }
 
-// said returns sudo's most telling line.
+// said returns sudo's error message.
 func (s *sudoSession) said() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,9 +322,9 @@ func (c *sudoConn) login(ctx context.Context) string {
 	return t.User
 }
 
-// password returns the password of a user. A password that another node's sudo accepted is offered
-// once, and only as the login user's password. The node names the user whose password it wants, so
-// a node must not get the passwords of other users that way.
+// password returns the password of a user. A password accepted by another node's sudo is offered once,
+// and only as the login user's password: the node chooses the user it asks for, and must not get other
+// users' passwords that way.
 func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	defer a.clock.hold()()
 	answers, t := a.conn.answers, a.conn.target
@@ -348,8 +347,7 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	return a.text, err
 }
 
-// notSudoer matches the messages of a sudo that does not let a user run the command. It says nothing
-// about the password.
+// notSudoer matches sudo's messages that a user may not run the command. The password may be right.
 var notSudoer = regexp.MustCompile(`not in the sudoers|not allowed to|may not run sudo`)
 
 // sudoInput is the input of sudo and then of the program. sudo gets a password when it asks for

@@ -25,8 +25,8 @@ func (u Upload) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// rest opens the local file at a byte. It yields one byte more than announced, so that dsbuild
-// notices a file that has grown.
+// rest opens the local file at a byte. It yields one byte more than announced, to detect a file that
+// has grown.
 func (u Upload) rest(ctx context.Context, at int64) (*meter, error) {
 	local, err := u.Open()
 	if err != nil {
@@ -87,7 +87,7 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 	return hex.EncodeToString(h.Sum(nil)), there, nil
 }
 
-// Errors of uploads. They read the same for every kind of connection.
+// Errors of uploads, the same for every kind of connection.
 
 // noSpace returns the error of a node with too little free space.
 func (u Upload) noSpace(free int64) error {
