@@ -22,7 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// obtain asks Slurm for nodes until each has an allocation or an error.
+// obtain requests nodes from Slurm until each has an allocation or an error.
 func (d *Dialer) obtain(names []string) {
 	ctx, cancel := context.WithTimeoutCause(d.asking, d.opt.Wait, errNotInTime)
 	defer cancel()
@@ -50,12 +50,12 @@ func (d *Dialer) obtain(names []string) {
 // errNotInTime ends the wait for busy nodes.
 var errNotInTime = errors.New("allocation timed out")
 
-// pauseBetween is the least time between two job requests. The nodes of a large job become free one
+// pauseBetween is the minimum time between two job requests. The nodes of a large job become idle one
 // by one when it ends, and the pause lets one request get several of them.
 const pauseBetween = time.Second
 
-// obtainIn asks for the nodes of a partition. The first job gets as many of them as are free now,
-// and further jobs get the rest.
+// obtainIn requests the nodes of a partition. The first job gets the nodes that are idle now, and
+// later jobs get the rest.
 func (d *Dialer) obtainIn(ctx context.Context, part partition) {
 	for left := part.usable(); len(left) > 0; {
 		a, err := d.allocate(ctx, part, left)
@@ -92,7 +92,7 @@ func downError(name, why string) error {
 	return fault.WithHint(unreachable(errors.New(why)), "Slurm starts no jobs on this node; check its state: scontrol show node %s", name)
 }
 
-// unreachable marks err as an error of a node that dsbuild cannot reach.
+// unreachable marks err as a remote.ErrDial.
 func unreachable(err error) error { return &noWay{err} }
 
 type noWay struct{ error }
@@ -123,7 +123,7 @@ var report string
 // reported is the beginning of the line that report.sh prints.
 const reported = "dsbuild-allocation "
 
-// allocate gets as many of these nodes as are free. If none is free, it waits for one.
+// allocate gets as many of these nodes as are idle. If none is idle, it waits for one.
 func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (*allocation, error) {
 	s, err := startSalloc(slices.Concat(d.jobOptions(part, names), []string{"--no-bell", "--kill-command=TERM"}))
 	if err != nil {
@@ -264,9 +264,8 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	return a, nil
 }
 
-// noteEnd finds out why Slurm ended a job, and stops all further requests. A user may have cancelled
-// the job for a reason, and a time limit that was too short for this job is too short for the next
-// job.
+// noteEnd records why Slurm ended a job, and stops all further requests. The user may have cancelled
+// the job on purpose, and a time limit that was too short for this job is too short for the next one.
 func (d *Dialer) noteEnd(a *allocation) {
 	a.why = "ended by Slurm"
 	for range 30 { // Slurm gives no reason while the job is completing

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// conn is a connection to a node. It runs commands in the allocation of that node.
+// conn is a connection to a node. It runs commands in the node's allocation.
 type conn struct {
 	dialer *Dialer
 	node   string
@@ -17,8 +17,8 @@ type conn struct {
 	once   sync.Once
 }
 
-// Run implements remote.Runner. If ctx or the connection ends before the program, Run returns at once
-// and ends the program in the background.
+// Run implements remote.Runner. If ctx or the connection ends before the program, Run returns
+// immediately and ends the program in the background.
 func (c *conn) Run(ctx context.Context, cmd remote.Command) error {
 	line, err := remote.CommandLine(cmd)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// detach takes a program away from the terminal. A Ctrl-C then reaches dsbuild alone, which ends
-// its programs in order.
+// detach detaches a program from the terminal. Ctrl-C then reaches only dsbuild, which ends its
+// programs in order.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // Signals to srun: passOn reaches node.sh, which ends the program, and endNow makes srun end the

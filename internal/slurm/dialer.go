@@ -12,13 +12,12 @@ import (
 
 // Options select the nodes and the options of Slurm jobs.
 type Options struct {
-	// Nodes are all nodes that may be dialled, by their Slurm names. One job gets all of them that
-	// are free.
+	// Nodes are all nodes that may be dialed, by their Slurm names. One job gets all idle ones.
 	Nodes []string
 	// Partition, Account, QOS and Time are options of the jobs. Slurm chooses those that are empty.
 	// Partition may list several, separated by commas. A node is requested in the first that has it.
 	Partition, Account, QOS, Time string
-	// More are further options of salloc, one word each, such as --gres=gpu:1.
+	// More are additional options of salloc, one word each, such as --gres=gpu:1.
 	More []string
 	// Wait is the longest wait for a busy node.
 	Wait time.Duration
@@ -26,8 +25,8 @@ type Options struct {
 	Report ui.Reporter
 }
 
-// idleLimit is the time after which idle nodes go back to Slurm, so that others may use them while
-// dsbuild builds wheels. The next command asks for them again.
+// idleLimit is the time after which unused nodes are released, so that others may use them while
+// wheels are built. The next command requests them again.
 const idleLimit = 90 * time.Second
 
 // closeLimit is the longest wait of Close for programs on nodes. An agent there may be rolling back
@@ -217,8 +216,8 @@ func (d *Dialer) giveBack() {
 	all.Wait()
 }
 
-// ask asks for a node and, in the same request, for all others that dsbuild will need: every node
-// the first time, and later the nodes with open connections. The caller holds mu.
+// ask requests a node and, in the same request, all others that will be needed: every node the first
+// time, and later the nodes with open connections. The caller holds mu.
 func (d *Dialer) ask(p *place) {
 	var names []string
 	for _, name := range d.opt.Nodes {
@@ -249,7 +248,7 @@ func (d *Dialer) grant(a *allocation) {
 			p.answer(nil)
 		}
 	}
-	// Nobody may come to use the nodes, so the idle timer starts now.
+	// The nodes may remain unused, so the idle timer starts now.
 	if d.active == 0 && d.idle == nil {
 		d.idle = time.AfterFunc(idleLimit, d.giveBack)
 	}

@@ -27,7 +27,7 @@ func NoNodes(partition string) error {
 	return configError(what, "list the partitions: sinfo")
 }
 
-// check tests the nodes and the job options with Slurm before dsbuild asks for any node.
+// check tests the nodes and the job options with Slurm before any node is requested.
 func (d *Dialer) check(ctx context.Context) error {
 	listed, err := Nodes(ctx, d.opt.Partition)
 	if err != nil {
@@ -55,7 +55,7 @@ func (d *Dialer) check(ctx context.Context) error {
 	return nil
 }
 
-// unknown returns the error of nodes that Slurm does not know, or that are not in this partition.
+// unknown returns the error of nodes that do not exist, or are not in this partition.
 func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) error {
 	const advice = "use Slurm's node names (NodeName) in the inventory; list them: sinfo --Node"
 	if d.opt.Partition == "" {
@@ -76,7 +76,7 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 		"omit --partition to request each node in one of its own partitions")
 }
 
-// partition is a Slurm partition in which dsbuild asks for nodes.
+// partition is a Slurm partition in which nodes are requested.
 type partition struct {
 	name   string
 	nodes  []Node   // the wanted nodes
@@ -94,8 +94,8 @@ func (p partition) usable() []string {
 	return names
 }
 
-// byPartition groups nodes by the partition in which dsbuild will ask for them. unknown are the
-// nodes that Slurm does not list.
+// byPartition groups nodes by the partition in which they will be requested. unknown are the nodes
+// that Slurm does not list.
 func (d *Dialer) byPartition(names []string, listed []Node) (parts []partition, unknown []string) {
 	at := make(map[string]int)
 	known := make(map[string]Node, len(listed))

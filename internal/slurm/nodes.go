@@ -33,12 +33,11 @@ type Partition struct {
 	Up      bool // starts jobs
 }
 
-// sinfoFields are the columns that Nodes asks for. The reason comes last, because it may hold any
-// text.
+// sinfoFields are the columns of sinfo's output. The reason is last, because it may contain any text.
 const sinfoFields = "%N|%P|%a|%T|%G|%b|%m|%E"
 
-// Nodes lists the nodes of a partition, or of several separated by commas. With "" it lists all
-// nodes that this user sees.
+// Nodes lists the nodes of a partition, or of several separated by commas. If partition is empty, it
+// lists all nodes that this user may see.
 func Nodes(ctx context.Context, partition string) ([]Node, error) {
 	args := []string{"--noheader", "--Node", "--format=" + sinfoFields}
 	if partition != "" {
@@ -134,7 +133,7 @@ func (n Node) down() string {
 	return state
 }
 
-// stateOf returns Slurm's word for the state of a job, and the reason that Slurm gives for it.
+// stateOf returns a job's state and its reason, as squeue prints them.
 func stateOf(ctx context.Context, id string) (state, reason string, err error) {
 	args := []string{"--noheader", "--jobs=" + id, "--states=all", "--format=%T|%r"}
 	out, _, err := Program{Name: "squeue", Args: args}.Output(ctx)
@@ -149,7 +148,7 @@ func stateOf(ctx context.Context, id string) (state, reason string, err error) {
 	return state, reason, nil
 }
 
-// Inventory asks Slurm for the nodes of a partition, or of the default one.
+// Inventory lists the nodes of a partition, or of the default partition.
 func Inventory(ctx context.Context, partition string) ([]inventory.SlurmNode, error) {
 	listed, err := Nodes(ctx, partition)
 	if err != nil {

@@ -69,9 +69,9 @@ func failed(name, said string, err error) error {
 	return errors.New(said)
 }
 
-// Environ removes the variables from an environment that make Slurm's programs take part in another
-// job. A job submitted from within a job would inherit that job's nodes, tasks and GPUs. SLURM_CONF
-// selects the cluster, so it stays.
+// Environ removes the variables of a surrounding Slurm job from an environment. Otherwise a job
+// submitted from within a job would inherit that job's nodes, tasks and GPUs. SLURM_CONF selects the
+// cluster, so it stays.
 func Environ(env []string) []string {
 	var out []string
 	for _, v := range env {

@@ -24,9 +24,9 @@ import (
 //go:embed node.sh
 var onNode string
 
-// lineVariable holds the line for the node's shell. It is the only variable of this machine's
-// environment that reaches the node. Everybody on this machine can read srun's arguments, and the
-// line may hold secrets, so it is not among them.
+// lineVariable holds the line for the node's shell. It is the only variable of the local environment
+// that reaches the node. The line is not an argument of srun, because it may hold secrets and every
+// local user can read srun's arguments.
 const lineVariable = "DSBUILD_LINE"
 
 // srun returns the first arguments of every srun in a job. All steps on a node share the job's
@@ -87,7 +87,7 @@ func (a *allocation) start(node, line string, s streams) (*step, error) {
 		return nil, failed("srun", "", err)
 	}
 	if p.input != nil {
-		// Nobody waits for this copy: the program may end before it has read all its input.
+		// start does not wait for this copy: the program may end before it has read all its input.
 		go func() {
 			io.Copy(p.input, s.in) //nolint:errcheck // the program's status decides
 			p.input.Close()
@@ -203,7 +203,7 @@ var (
 	srunSays    = regexp.MustCompile(`^(?:srun|slurmstepd[^:]*): (?:error: )?`)
 )
 
-// endedLimit is the time after the end of a step within which dsbuild notes the end of its job.
+// endedLimit limits the wait for a job's end after the end of a step.
 const endedLimit = 5 * time.Second
 
 // marked is a Writer that passes a program's stderr on, up to the mark with the exit status.
@@ -260,7 +260,7 @@ func (m *marked) told() bool {
 	return strings.Contains(string(m.kept), m.mark+" told")
 }
 
-// after returns the text behind the mark.
+// after returns the text after the mark.
 func (m *marked) after() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

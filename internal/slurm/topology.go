@@ -9,9 +9,8 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Switches asks Slurm for its topology, and returns for each node the switch to which it is
-// connected (topology/tree) or its block (topology/block). Many clusters have no topology: then the
-// map is empty.
+// Switches returns each node's switch (topology/tree) or block (topology/block). The map is empty if
+// the cluster has no topology.
 func Switches(ctx context.Context) (map[string]string, error) {
 	out, _, err := Program{Name: "scontrol", Args: []string{"show", "topology"}}.Output(ctx)
 	if err != nil {

@@ -35,7 +35,7 @@ type bar struct {
 	printEvery  time.Duration // while it moves
 }
 
-// Add counts n more bytes (or items) as done.
+// Add adds n bytes (or items) to the completed ones.
 func (b *bar) Add(n int64) {
 	c := b.console
 	c.mu.Lock()
@@ -43,7 +43,7 @@ func (b *bar) Add(n int64) {
 	b.done, b.moved = b.done+n, time.Now()
 }
 
-// Describe replaces the text behind the bar.
+// Describe replaces the text after the bar.
 func (b *bar) Describe(text string) {
 	b.console.mu.Lock()
 	defer b.console.mu.Unlock()

@@ -17,9 +17,9 @@ var escapes = regexp.MustCompile(
 		"|(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]?" +
 		"|\x1b[ -/]*[0-~]?")
 
-// Clean makes text of a node or a build safe to print. It drops escape sequences, control
-// characters, and the marks that reorder or hide text. Newlines and tabs stay. A carriage return
-// becomes a newline, so that the text that it would have overwritten stays visible.
+// Clean makes the output of a node or a build safe to print. It drops escape sequences, control
+// characters, and characters that reorder or hide text, but keeps newlines and tabs. A carriage
+// return becomes a newline, so that it overwrites nothing.
 func Clean(s string) string {
 	if !needsCleaning(s) {
 		return s

@@ -120,7 +120,7 @@ func (c *Console) Close() {
 }
 
 // Pause removes the live lines from the terminal and holds back reports until the caller calls
-// resume. Meanwhile the caller can ask the user a question there.
+// resume, so that the caller can prompt the user.
 func (c *Console) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Dialogue asks one question after the other and reads an answer from each line
-// of its input: typed at a terminal, or prepared in a pipe or a file.
+// Dialogue asks questions and reads one line of its input, a terminal, a pipe or a file, as the
+// answer to each.
 type Dialogue struct {
 	in       *lineReader
 	out      io.Writer

@@ -73,7 +73,7 @@ func FoldNames(names []string) string {
 	return strings.Join(words, ",")
 }
 
-// FoldWithin folds names to a width. whole is true if the result names all of them. A mark
+// FoldWithin folds names to a width. whole is true if the result has all of them. An ellipsis
 // stands for omitted names. If not even one pattern fits, the result is empty.
 func FoldWithin(names []string, width int) (folded string, whole bool) {
 	folded = FoldNames(names)
@@ -99,7 +99,7 @@ func FoldWithin(names []string, width int) (folded string, whole bool) {
 	return folded[:cut] + ",…", false
 }
 
-// lastOutside is the place of the last comma of a text that stands in no brackets; -1 for none.
+// lastOutside returns the index of a text's last comma outside brackets, or -1.
 func lastOutside(text string) int {
 	last, inside := -1, false
 	for i := range len(text) {

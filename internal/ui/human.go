@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Size writes a number of bytes for people: "512 B", "42.1 MiB".
+// Size formats a number of bytes: "512 B", "42.1 MiB".
 func Size(bytes int64) string {
 	if bytes < 0 {
 		return "-" + Size(-max(bytes, -math.MaxInt64)) // the least number has no opposite
@@ -26,7 +26,7 @@ func Size(bytes int64) string {
 	return fmt.Sprintf("%.1f %s", value, unit)
 }
 
-// Duration writes a time span for people: "0.3s", "42.0s", "3m05s", "1h02m".
+// Duration formats a duration: "0.3s", "42.0s", "3m05s", "1h02m".
 func Duration(d time.Duration) string {
 	switch tenths := d.Round(100 * time.Millisecond); {
 	case d < 0:
@@ -41,7 +41,7 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 }
 
-// Count writes a number of things: "1 node", "3 nodes", "2 processes".
+// Count formats a number of things: "1 node", "3 nodes", "2 processes".
 func Count(n int, singular string) string {
 	if n == 1 {
 		return "1 " + singular

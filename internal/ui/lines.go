@@ -35,7 +35,7 @@ func (r *lineReader) next() <-chan line {
 	return r.lines
 }
 
-// LineWriter calls Line for each line that is written to it, without spaces around it, except empty ones.
+// LineWriter is a Writer that calls Line for each non-empty line, without surrounding spaces.
 type LineWriter struct {
 	Line func(string)
 	rest []byte
@@ -54,7 +54,7 @@ func (w *LineWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// End calls Line for a last line that has no end.
+// End calls Line for a last line without a newline.
 func (w *LineWriter) End() {
 	w.take(w.rest)
 	w.rest = nil

@@ -20,14 +20,14 @@ type Options struct {
 	Settings
 	// ASCII keeps marks and bars to ASCII.
 	ASCII bool
-	// Size returns columns and rows of the terminal; 80x24 if nil.
+	// Size returns the terminal's columns and rows. The default is 80x24.
 	Size func() (width, height int)
 	// StillEvery is the interval at which a running step prints a line if there is no terminal. The
 	// default is 30 seconds.
 	StillEvery time.Duration
 }
 
-// Settings are what the flags of the command line say about the output.
+// Settings are the command line's flags for the output.
 type Settings struct {
 	Color      Color
 	Quiet      bool // only warnings; errors and results are not a Console's
@@ -38,7 +38,7 @@ type Settings struct {
 // Color is when to use colors.
 type Color string
 
-// The values of Color. ColorAuto, or "", is Options.Color.
+// The values of Color. ColorAuto is the default and means Options.Color.
 const (
 	ColorAuto   Color = "auto"
 	ColorAlways Color = "always"
@@ -71,14 +71,14 @@ func FromEnvironment(w io.Writer) Options {
 
 func defaultSize() (width, height int) { return 80, 24 }
 
-// marks are the signs in front of lines, colored if wanted.
+// marks are the symbols before lines, colored if enabled.
 type marks struct {
 	done, cached, skipped, failed string
 	warning                       string
 	spinner                       []string
 }
 
-// marks returns the signs for these options.
+// marks returns the symbols for these options.
 func (o Options) marks() marks {
 	m := marks{
 		done: "✓", cached: "•", skipped: "-", failed: "✗", warning: "warning:",

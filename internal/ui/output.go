@@ -75,8 +75,8 @@ func PrintErrorWith(w io.Writer, err error, write func(hint string) string) {
 	if err == nil {
 		return
 	}
-	// Print only a plain errors.Join one by one: other errors with several causes have a text of
-	// their own.
+	// Print only a plain errors.Join one by one: other errors with several causes have their own
+	// text.
 	joined, ok := err.(interface{ Unwrap() []error })
 	if ok && err.Error() == errors.Join(joined.Unwrap()...).Error() {
 		for _, one := range joined.Unwrap() {

@@ -46,8 +46,8 @@ func FindPrompt(c *Console) *Prompt {
 	return p
 }
 
-// Close ends an open question and restores the terminal; Prompt asks no further question. Close
-// waits a moment for that.
+// Close ends an open question, waits briefly for the terminal to be restored, and disables further
+// questions.
 func (p *Prompt) Close() {
 	if p == nil {
 		return
@@ -125,7 +125,7 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 	return "", err
 }
 
-// askProgram asks by the program in SSH_ASKPASS.
+// askProgram prompts through the program in SSH_ASKPASS.
 func (p *Prompt) askProgram(ctx context.Context, question string) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -2,13 +2,12 @@ package ui
 
 import "fmt"
 
-// WithRewrite returns a Reporter that passes everything on to rep, each text changed by rewrite.
+// WithRewrite returns a Reporter that forwards to rep and rewrites each text.
 func WithRewrite(rep Reporter, rewrite func(string) string) Reporter {
 	return rewritten{rep, rewrite, rewrite}
 }
 
-// WithPrefix puts the name of a task before each of its lines, for tasks that run at the same
-// time.
+// WithPrefix prefixes each line with a task's name, for concurrent tasks.
 func WithPrefix(rep Reporter, name string) Reporter {
 	before := func(text string) string { return "[" + name + "] " + text }
 	return rewritten{rep, before, func(detail string) string { return detail }}

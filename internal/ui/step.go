@@ -81,8 +81,8 @@ func (j *jobs) text(now time.Time) string {
 	return fmt.Sprintf("%d of %d jobs%s, last %s", ended, all, left, j.last)
 }
 
-// timeLeft guesses the time for the rest of total from that for what was done between start and the last progress, at moved:
-// ", about 12 min left". It returns "" where nothing is known, or less than a minute is left.
+// timeLeft estimates the remaining time from the progress between start and moved: ", about 12 min left". It returns ""
+// if there is no estimate, or less than a minute is left.
 func timeLeft(start, moved, now time.Time, done, total int64) string {
 	if done <= 0 || done >= total {
 		return ""

@@ -1,8 +1,8 @@
-// Package ui is the one place that talks to a person: step lines, one
-// aggregate progress bar, tables, folded results and the --json document.
+// Package ui is the user interface on the command line: step lines, an
+// aggregate progress bar, tables, folded results, prompts and the --json document.
 //
-// Results go to stdout; progress and log lines to stderr. The rest of the
-// program sees only the Reporter interface.
+// Results go to stdout, progress and log lines to stderr. The rest of the
+// program uses only the Reporter interface.
 package ui
 
 // Outcome is how a step ended.
@@ -33,20 +33,20 @@ type Reporter interface {
 
 // Step is a running step of a Reporter.
 type Step interface {
-	// Log passes on a line of the step's output. The display shows the newest line while the
-	// step runs: at once on a terminal, now and then elsewhere.
+	// Log adds a line of the step's output. The newest line is displayed while the step runs,
+	// immediately on a terminal, at intervals elsewhere.
 	Log(line string)
-	// End closes the step; later calls do nothing. A detail that is not empty is shown behind
-	// the title.
+	// End closes the step. Later calls do nothing. A detail, if not empty, is shown after the
+	// title.
 	End(outcome Outcome, detail string)
 }
 
 // Bar is a running progress bar of a Reporter.
 type Bar interface {
-	// Add counts n more bytes (or items) as done.
+	// Add adds n bytes (or items) to the completed ones.
 	Add(n int64)
-	// Describe replaces the text behind the bar (the slowest node, failures). On a terminal,
-	// text after a newline stands below the bar.
+	// Describe replaces the text after the bar (the slowest node, failures). On a terminal,
+	// text after a newline is shown below the bar.
 	Describe(text string)
 	// Close ends the bar; later calls do nothing.
 	Close()

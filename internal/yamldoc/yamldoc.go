@@ -138,7 +138,7 @@ func (r *Reader) Parse(data []byte) Node {
 	return nil
 }
 
-// shallow rejects nesting that no such file needs. It would exhaust the stack of the parser.
+// shallow rejects deep nesting, which would exhaust the parser's stack.
 func (r *Reader) shallow(tokens token.Tokens) bool {
 	flow, line, opened := 0, 0, 0
 	for _, t := range tokens {
@@ -195,19 +195,19 @@ func IsList(n Node) bool {
 	return ok
 }
 
-// IsPlain reports whether a value is a text that the file holds as it is, perhaps in quotes.
+// IsPlain reports whether a value is a plain or quoted string, not a block scalar.
 func IsPlain(n Node) bool {
 	_, ok := n.(*ast.StringNode)
 	return ok
 }
 
-// Bool returns the value of true or false; ok is false for any other value.
+// Bool returns the value of a boolean. ok is false for any other value.
 func Bool(n Node) (value, ok bool) {
 	b, ok := n.(*ast.BoolNode)
 	return ok && b.Value, ok
 }
 
-// Spelling returns a number, true or false as the file spells it.
+// Spelling returns a number or boolean as spelled in the file.
 func Spelling(n Node) (string, bool) {
 	switch n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
@@ -243,8 +243,8 @@ type Pair struct {
 	Node Node
 }
 
-// Pairs returns the pairs of a mapping whose keys are known; any text is a key if known is nil.
-// Messages call the mapping by the name in what.
+// Pairs returns the pairs of a mapping and reports unknown keys. If known is nil, any key is
+// accepted. Messages call the mapping what.
 func (r *Reader) Pairs(n Node, what string, known []string) []Pair {
 	if !IsMapping(n) {
 		r.Wrong(n, what+" must be a mapping (key: value)")
@@ -270,7 +270,7 @@ func (r *Reader) Pairs(n Node, what string, known []string) []Pair {
 	return all
 }
 
-// Known reports whether a key is among the known ones, and records a problem if not.
+// Known reports whether a key is one of known, and records an error if not.
 func (r *Reader) Known(at lineerr.Position, kind, name, what string, known []string) bool {
 	if slices.Contains(known, name) {
 		return true
@@ -301,7 +301,7 @@ func (r *Reader) Items(n Node, what string) []Node {
 	return r.items(n, what, "remove the key, or add an entry")
 }
 
-// RequiredItems returns the entries of a list that must not be empty, of a key that the file needs.
+// RequiredItems returns the entries of a required, non-empty list.
 func (r *Reader) RequiredItems(n Node, what string) []Node {
 	return r.items(n, what, "add at least one entry")
 }
@@ -340,7 +340,7 @@ func (r *Reader) Wrong(n Node, want string) {
 	r.Add(r.Place(n), advice, "%s, not %s", want, kind)
 }
 
-// Scalar returns a text, or a number in the spelling of the file.
+// Scalar returns a string, or a number as spelled in the file.
 func Scalar(n Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -353,7 +353,7 @@ func Scalar(n Node) (string, bool) {
 	return "", false
 }
 
-// Text is Scalar, and reports a value that is none. Messages call the value by the name in what.
+// Text is like Scalar and reports a value of another type. Messages call the value what.
 func (r *Reader) Text(n Node, what string) (string, bool) {
 	text, ok := Scalar(n)
 	if !ok {
@@ -362,10 +362,10 @@ func (r *Reader) Text(n Node, what string) (string, bool) {
 	return text, ok
 }
 
-// maxText bounds a text that Form reads, in bytes.
+// maxText limits a text that Form reads, in bytes.
 const maxText = 500
 
-// Form reads a text of one line in a form, which want describes.
+// Form reads a single-line text that matches form. want describes form.
 func (r *Reader) Form(n Node, what string, form *regexp.Regexp, want string) string {
 	text, ok := r.Text(n, what)
 	if !ok {
@@ -378,8 +378,8 @@ func (r *Reader) Form(n Node, what string, form *regexp.Regexp, want string) str
 	return text
 }
 
-// String reads a text. A number, true and the like are mistakes, because YAML may read them as something
-// else than the user meant.
+// String reads a string. Unquoted numbers, booleans and the like are errors, because YAML may not read
+// them as the user meant.
 func (r *Reader) String(n Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
