@@ -26,10 +26,10 @@ import (
 
 // Options are the inputs of an index.
 type Options struct {
-	// Dir is the folder of the index. Write leaves files there alone if no index of dsbuild's
-	// lists them.
+	// Dir is the directory of the index. Write keeps files there that are not part of an index of
+	// dsbuild.
 	Dir string
-	// Wheels are all the files that the index shall hold. Write removes other wheels from it.
+	// Wheels are all wheels of the index. Write removes other wheels from it.
 	Wheels []string
 	// URL is where a server will serve Dir. It may be empty.
 	URL string
@@ -98,12 +98,12 @@ func Write(ctx context.Context, opt Options) (Summary, error) {
 	return sum, err
 }
 
-// usagef returns the error of something in the user's hands, with the exit code of wrong usage.
+// usagef returns an error with the exit code of wrong usage.
 func usagef(hint, format string, args ...any) error {
 	return fault.New(fault.Usage, hint, format, args...)
 }
 
-// notWritable is the error of a folder that dsbuild cannot write an index into.
+// notWritable returns the error of a directory that is not writable.
 func notWritable(dir string, err error) error {
 	return usagef("choose a writable directory", "cannot write to %s: %w", dir, err)
 }
@@ -176,8 +176,8 @@ func (w *Entry) merge(other Entry) {
 	}
 }
 
-// open reads a wheel built by dsbuild, and checks it against its own metadata. It takes the result
-// from the notes of the index in dir, if the wheel is one of theirs.
+// open reads a wheel built by dsbuild and checks it against its own metadata. It reuses the result
+// recorded in the index in dir, if any.
 func open(
 	ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string,
 ) (Entry, error) {
@@ -224,8 +224,8 @@ func open(
 	return w, nil
 }
 
-// findNote returns the note about a wheel and its METADATA in an index. The note is not found if the
-// file, or the METADATA, is not as it was.
+// findNote returns the note about a wheel and its METADATA in an index, unless the wheel or the
+// METADATA has changed.
 func findNote(file string, notes map[string]note, dir string) (n note, metadata []byte, err error) {
 	info, err := os.Lstat(file)
 	if err != nil {
@@ -267,8 +267,8 @@ func verify(ctx context.Context, file string) (n note, metadata []byte, err erro
 	return n, metadata, err
 }
 
-// remoteDir matches a URL, and a directory of another machine as scp writes it. One
-// letter before a colon is a Windows drive.
+// remoteDir matches a URL, and a remote directory in scp's syntax. One letter before a colon is a
+// Windows drive.
 var remoteDir = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+:|[^\s/:@]+@[^\s/]+:)`)
 
 // CheckDir rejects a directory that is not on this machine. The error does not repeat

@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// pathOf returns the directory, below that of the index, with the page of a kind. Complete builds have the directory of the index
-// itself. None has the name of a package that DeepSpeed requires: uv would search for the package there alone.
+// pathOf returns the subdirectory with the page of a kind. Complete builds have the directory of the index itself. None
+// has the name of a package that DeepSpeed requires, because uv would search for the package only there.
 func pathOf(kind wheel.Kind) string {
 	switch kind {
 	case wheel.KindComplete:
@@ -48,8 +48,8 @@ func paged(wheels []Entry, address string) []Page {
 	return pages
 }
 
-// yank marks the builds that installers would prefer to a newer build of the same request: versions of commits sort by the digits of
-// a hash, and installers compare platforms before build tags.
+// yank yanks the builds that installers would prefer to a newer build of the same request. Versions of commits sort by
+// the digits of a hash, and installers compare platforms before build tags.
 func yank(newestFirst []Entry) {
 	newest := map[string]Entry{}
 	for i, w := range newestFirst {

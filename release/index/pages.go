@@ -42,8 +42,8 @@ func (p Page) files() ([]file, error) {
 	}, err
 }
 
-// href is the relative address of the file, with the hash against which installers check the download.
-// It escapes the plus, which some servers read as a space.
+// href is the relative URL of the file, with the hash for installers. It escapes the plus, which some
+// servers read as a space.
 func (w Entry) href() template.URL {
 	//nolint:gosec // a wheel's name has no character that means anything there
 	return template.URL(strings.ReplaceAll(w.Name, "+", "%2B") + "#sha256=" + w.SHA256)

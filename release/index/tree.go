@@ -25,11 +25,11 @@ const (
 	lockName = ".dsbuild-index.lock" // held while they change
 )
 
-// file is a file of an index: a text, or the copy of another file.
+// file is a file of an index: a text, or a copy of another file.
 type file struct {
-	path  string // below the folder, with slashes
+	path  string // relative to the index's directory, with slashes
 	text  []byte
-	from  string // "": text
+	from  string // the file to copy, if any
 	stamp *stamp // of the other file
 	wheel *note  // of a wheel
 }
@@ -127,8 +127,8 @@ func (n note) noted(now note) bool {
 	return same(n.stamp, now.stamp) && maps.EqualFunc(n.Beside, now.Beside, same)
 }
 
-// replace turns the files that the mark in a folder lists into these files. Until it is done, the
-// mark lists old and new files: after a killed run, the next run recognizes all files as its own.
+// replace replaces the files listed in the directory's mark with these files. Until it is done, the
+// mark lists old and new files, so that the next run recognizes all of them if this run is killed.
 func replace(ctx context.Context, dir string, files []file) (written, removed int, err error) {
 	earlier, err := readMark(dir)
 	if err != nil {
@@ -190,8 +190,8 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	return written, removed, writeMark(dir, want, notes)
 }
 
-// refuseLinks rejects a folder of the index that is a symbolic link: otherwise dsbuild would
-// write, compare and remove files at the link's target.
+// refuseLinks rejects symbolic links to directories in the index. Otherwise files would be written,
+// compared and removed at the link's target.
 func refuseLinks(dir string, files []file, before map[string]bool) error {
 	folders := map[string]bool{}
 	add := func(name string) {
@@ -273,8 +273,8 @@ func writeMark(dir string, files map[string]bool, notes map[string]note) error {
 	return atomicfile.Write(filepath.Join(dir, markName), bytes.NewReader(text), 0o644)
 }
 
-// write writes the file into the folder, and reports whether that changed anything. A copy gets the
-// time of its original, so that its stamp fits both.
+// write writes the file into the directory and reports whether that changed anything. A copy gets
+// its original's time, so that one stamp matches both.
 func (f file) write(dir string) (bool, error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.path))
 	if f.stamp != nil {
@@ -305,7 +305,7 @@ func (f file) write(dir string) (bool, error) {
 	return true, atomicfile.Write(to, in, 0o644)
 }
 
-// holds reports whether a file has exactly the bytes of r.
+// holds reports whether a file's contents equal r's.
 func holds(name string, r io.Reader) (bool, error) {
 	old, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

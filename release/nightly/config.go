@@ -133,7 +133,7 @@ func (r *reader) resolvePath(name string) string {
 	return filepath.Join(r.dir, name)
 }
 
-// singleLine is the value of a key that takes one line.
+// singleLine reads a single-line value.
 func (r *reader) singleLine(p yamldoc.Pair) string {
 	word, ok := r.Text(p.Node, p.Key)
 	if !ok {
@@ -146,7 +146,7 @@ func (r *reader) singleLine(p yamldoc.Pair) string {
 	return word
 }
 
-// readSources reads the sources: known words, or a name with a value of --deepspeed.
+// readSources reads the sources: predefined sources, or a name with a value of --deepspeed.
 func (r *reader) readSources(p yamldoc.Pair) []Source {
 	var all []Source
 	seen := map[string]bool{}
@@ -215,7 +215,7 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 	return out
 }
 
-// readCommand is a program, or a list of it and its arguments. No shell reads it.
+// readCommand reads a program, or a list of a program and its arguments. It is run without a shell.
 func (r *reader) readCommand(p yamldoc.Pair) []string {
 	const try = "use a program, or a list of a program and its arguments: [mail, -s, nightly, admin@example.org]"
 	var words []string

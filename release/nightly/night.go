@@ -2,8 +2,8 @@
 // the newest sources where anything has changed, keeps and publishes them in an
 // index, deploys them to a canary and then to the other nodes, and writes a report.
 //
-// One folder holds the state between nights. A run that was killed is finished by
-// the next one, which uses the wheels that were already built.
+// A directory holds the state between nights. The next run resumes a run that was
+// killed, with the wheels that were already built.
 package nightly
 
 import (
@@ -26,9 +26,9 @@ import (
 
 // Planner turns requests for wheels of one source into plans (planner.Planner).
 type Planner interface {
-	// Sketch makes the plan as far as that works without an engine, with its key in the store.
+	// Sketch makes the part of the plan that needs no engine, with its cache key.
 	Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error)
-	// Plan makes the plan to run, with its name. Its messages begin with that.
+	// Plan makes the complete plan. Its messages are prefixed with name.
 	Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error)
 }
 
@@ -42,10 +42,10 @@ type Options struct {
 	Build func(ctx context.Context, dir string, plans []*pipeline.Plan, done func(pipeline.Result))
 	// Sign signs the wheel at path, as Build does with the wheels it builds. It is nil if nothing is signed.
 	Sign func(path string) error
-	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
-	// ending. Then it runs the gate on these nodes, unless that is "". It is nil if the night deploys nothing.
+	// Deploy installs the wheels of dir on the nodes of limit and writes its reports to report plus a
+	// suffix. Then it runs the gate, if any, on these nodes. Deploy is nil if the night deploys nothing.
 	Deploy func(ctx context.Context, dir, limit, report, gate string) (Nodes, error)
-	// Store has wheels that other runs built.
+	// Store is the wheel cache.
 	Store  pipeline.Store
 	Report ui.Reporter
 	Now    func() time.Time
@@ -104,7 +104,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	return n.report, n.report.Err()
 }
 
-// lockFolder makes this the only night in the directory for as long as the process lives.
+// lockFolder locks the directory until the process ends.
 func lockFolder(ctx context.Context, dir string) (release func(), err error) {
 	release, err = filelock.Take(ctx, filepath.Join(dir, lockName), filelock.Options{})
 	if held := (*filelock.HeldError)(nil); errors.As(err, &held) {
@@ -164,7 +164,7 @@ func (n *night) plan(ctx context.Context) error {
 	return nil
 }
 
-// planUnit plans a wheel unless a finished one serves.
+// planUnit plans a wheel unless a finished wheel can be used.
 func (n *night) planUnit(ctx context.Context, plans Planner, u *unit) {
 	sketch, err := plans.Sketch(ctx, u.entry.Request)
 	if err != nil {
@@ -185,7 +185,7 @@ func (n *night) planUnit(ctx context.Context, plans Planner, u *unit) {
 	}
 }
 
-// keepUnchanged uses a kept build if it has the wanted plan.
+// keepUnchanged uses a kept build with an equal plan, if any.
 func (n *night) keepUnchanged(ctx context.Context, u *unit, request, plan string) bool {
 	i := n.state.findBuild(u.name, request, plan)
 	if i < 0 {
@@ -205,8 +205,8 @@ func (n *night) keepUnchanged(ctx context.Context, u *unit, request, plan string
 	return true
 }
 
-// reportKept reports a build that is kept. If it has no signature, because it comes from the store or
-// because an earlier night could not sign it, it is signed first.
+// reportKept reports a kept build. An unsigned build, from the cache or from a night that could not
+// sign it, is signed first.
 func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status) {
 	if n.Sign != nil {
 		path := n.state.buildPath(u.name, b)
@@ -241,7 +241,7 @@ func (n *night) takeFromStore(ctx context.Context, u *unit, sketch *pipeline.Pla
 	return false
 }
 
-// build runs the plans, and keeps each wheel as soon as it is there. Then it drops the oldest builds.
+// build runs the plans and keeps each wheel as soon as it is built. Then it drops the oldest builds.
 func (n *night) build(ctx context.Context) error {
 	units := map[string]*unit{}
 	var names []string
@@ -259,7 +259,7 @@ func (n *night) build(ctx context.Context) error {
 	return os.RemoveAll(staging)
 }
 
-// recordBuild keeps a build, or notes its failure.
+// recordBuild keeps a build or records its failure.
 func (n *night) recordBuild(ctx context.Context, u *unit, r pipeline.Result) {
 	if r.Err != nil {
 		u.report.fail(r.Err)
@@ -277,7 +277,7 @@ func (n *night) recordBuild(ctx context.Context, u *unit, r pipeline.Result) {
 	u.report.recordBuild(b, status)
 }
 
-// index writes the index of all that is kept.
+// index writes the index of all kept wheels.
 func (n *night) index(ctx context.Context) error {
 	if n.Index == nil {
 		return nil

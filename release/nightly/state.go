@@ -30,7 +30,7 @@ const (
 	stagingName = "staging" // where a night's builds are put first
 	currentName = "current" // the deployed wheels
 	runsName    = "runs"    // the reports of past nights
-	reportName  = "report"  // that of the last one, with an ending
+	reportName  = "report"  // the latest report, plus a suffix
 )
 
 // maxNights is how many nights keep their reports.
@@ -60,10 +60,10 @@ type Build struct {
 	BuiltAt time.Time `json:"built_at"`
 }
 
-// state is the memory from night to night.
+// state is kept between nights.
 type state struct {
 	Builds map[string][]Build `json:"builds"` // by name of the wheel, the newest first
-	// Running is the night that has begun and not ended.
+	// Running is the night in progress.
 	Running   string    `json:"running,omitempty"`
 	RunningAt time.Time `json:"running_at,omitzero"`
 
@@ -97,8 +97,8 @@ func (s *state) saveFile() error {
 	return atomicfile.Write(filepath.Join(s.dir, stateName), bytes.NewReader(append(text, '\n')), 0o644)
 }
 
-// findBuild is the index of a kept build of a wheel, by its request or its plan, if its
-// file is unchanged; -1 if there is none.
+// findBuild returns the index of a wheel's kept build with this request or plan and an
+// unchanged file, or -1.
 func (s *state) findBuild(name, request, plan string) int {
 	return slices.IndexFunc(s.Builds[name], func(b Build) bool {
 		if !(request != "" && b.Request == request || plan != "" && b.Plan == plan) {
@@ -109,7 +109,7 @@ func (s *state) findBuild(name, request, plan string) int {
 	})
 }
 
-// makeNewest makes a build that is kept the newest of its wheel.
+// makeNewest makes a kept build the newest of its wheel.
 func (s *state) makeNewest(name string, i int, night string) Build {
 	all := s.Builds[name]
 	b := all[i]
@@ -120,7 +120,7 @@ func (s *state) makeNewest(name string, i int, night string) Build {
 	return b
 }
 
-// buildFolder is where a build lies, below the folder.
+// buildFolder returns a build's directory, relative to the nightly's.
 func buildFolder(name, plan string) string {
 	sum := sha256.Sum256([]byte(name))
 	short := unsafe.ReplaceAllString(name, "_")
@@ -134,7 +134,7 @@ func (s *state) buildPath(name string, b Build) string {
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9._=@+-]+`)
 
-// wheelFiles returns the wheels of all builds that are kept; of two that are called the same the newer one.
+// wheelFiles returns the wheels of all kept builds. Of wheels with equal names it returns the newest.
 func (s *state) wheelFiles() []string {
 	paths, builtAt := map[string]string{}, map[string]time.Time{}
 	for name, builds := range s.Builds {
@@ -147,7 +147,7 @@ func (s *state) wheelFiles() []string {
 	return slices.Sorted(maps.Values(paths))
 }
 
-// addBuild puts a finished wheel among the builds of its kind, as the newest.
+// addBuild adds a finished wheel to the builds of its kind, as the newest.
 func (s *state) addBuild(ctx context.Context, name, request, night string, a wheel.Artifact) (Build, error) {
 	m := a.Manifest
 	b := Build{
@@ -176,8 +176,8 @@ func (s *state) addBuild(ctx context.Context, name, request, night string, a whe
 	return b, s.saveFile()
 }
 
-// dropOldBuilds drops all but the newest keep builds of a wheel, and the wheels that the
-// file no longer names.
+// dropOldBuilds drops all but the newest keep builds of each wheel, and all builds of wheels
+// that are no longer in the file.
 func (s *state) dropOldBuilds(names []string, keep int) {
 	for name, all := range s.Builds {
 		if !slices.Contains(names, name) {

@@ -62,7 +62,7 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 	return entries
 }
 
-// setRequest sets what the settings say, the later ones where several say the same: a GPU replaces an arch, too.
+// setRequest applies the settings. Later settings override earlier ones: a GPU also replaces an arch.
 func (r *reader) setRequest(q *wheel.Request, settings []setting) {
 	of := map[string]setting{}
 	for _, s := range settings {
@@ -87,7 +87,7 @@ func (r *reader) setRequest(q *wheel.Request, settings []setting) {
 	}
 }
 
-// addWrong adds an invalid value, but one that several entries share only once.
+// addWrong adds an invalid value. A value that several entries share is added once.
 func (r *reader) addWrong(at lineerr.Position, err error) {
 	text, hint := planner.FileText(err)
 	same := func(p lineerr.Problem) bool { return p.Position == at && p.Message == text }
@@ -96,7 +96,7 @@ func (r *reader) addWrong(at lineerr.Position, err error) {
 	}
 }
 
-// settingsName is the name of an entry without one: its settings.
+// settingsName returns the name of an unnamed entry, made from its settings.
 func settingsName(settings []setting) string {
 	var words []string
 	for _, s := range settings {
@@ -126,7 +126,7 @@ func (r *reader) readSettings(n yamldoc.Node, what string, known []string) (sett
 	return settings, name
 }
 
-// readValue returns the words of a value, as they are written: 3.10 is a version. It returns nil for an
+// readValue returns the words of a value as spelled, because 3.10 is a version. It returns nil for an
 // invalid value.
 func (r *reader) readValue(p yamldoc.Pair) []string {
 	if p.Key == "keep-debug" {

@@ -169,7 +169,7 @@ func verifySignature(statement string, sig *sshsig.Signature) error {
 	return nil
 }
 
-// plainKey is the key of a signature without its certificate.
+// plainKey returns the key of a signature without its certificate.
 func plainKey(key ssh.PublicKey) []byte {
 	if cert, ok := key.(*ssh.Certificate); ok {
 		key = cert.Key
@@ -177,7 +177,7 @@ func plainKey(key ssh.PublicKey) []byte {
 	return key.Marshal()
 }
 
-// trusted returns the builder for whom the key of a signature speaks.
+// trusted returns the builder to whom the key of a signature belongs.
 func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
 	cert, certified := sig.PublicKey.(*ssh.Certificate)
 	authority := plainKey(sig.PublicKey)
@@ -208,7 +208,7 @@ func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
 	return "", fmt.Errorf("key %s is not trusted by the policy", fingerprint(authority))
 }
 
-// principalOf returns the builder that a certificate names.
+// principalOf returns the builder in a certificate.
 func (s *Signer) principalOf(cert *ssh.Certificate, now time.Time) (string, error) {
 	for _, principal := range s.Principals {
 		if !slices.Contains(cert.ValidPrincipals, principal) {

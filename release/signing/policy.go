@@ -22,7 +22,7 @@ const Namespace = "dsbuild"
 // Policy decides which wheels may be installed on nodes.
 type Policy struct {
 	Signers    []Signer
-	Revoked    []string      // fingerprints of keys that are not trusted any more
+	Revoked    []string      // fingerprints of revoked keys
 	Builders   int           // number of different signers that a wheel needs
 	Minimum    string        // oldest accepted version of DeepSpeed, if any
 	Sources    []string      // patterns for the source of a build; empty accepts any source

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// The forms of values. Names appear in allowed_signers, where a pattern or a comma has a meaning.
+// The syntax of values. Names appear in allowed_signers, where patterns and commas are special.
 var (
 	nameForm        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 	versionForm     = regexp.MustCompile(`^\d{1,6}(\.\d{1,6}){0,4}$`)
@@ -209,7 +209,7 @@ func (r *reader) readAge(n yamldoc.Node) time.Duration {
 	return 0
 }
 
-// texts reads a list of values, of which there is at least one.
+// texts reads a non-empty list of values.
 func (r *reader) texts(n yamldoc.Node, what string, form *regexp.Regexp, want string) []string {
 	var all []string
 	for _, item := range r.Items(n, what) {
@@ -222,7 +222,7 @@ func (r *reader) texts(n yamldoc.Node, what string, form *regexp.Regexp, want st
 	return all
 }
 
-// text reads a value of one line; want describes form, if there is one.
+// text reads a single-line value that matches form, if set. want describes form.
 func (r *reader) text(n yamldoc.Node, what string, form *regexp.Regexp, want string) string {
 	word, ok := r.Text(n, what)
 	word = strings.TrimSpace(word)
