@@ -49,7 +49,7 @@ func (b *builder) refuse(s Setting, hint, why string) {
 	b.Add(at, hint, "invalid value %q for %s: %s", lineerr.Clip(s.text()), s.name(), why)
 }
 
-// name returns the name that the user wrote: a flag, or a key of a file.
+// name returns a setting's name as the user wrote it: a flag, or a key of a file.
 func (s Setting) name() string {
 	if s.At.Line > 0 {
 		return s.Key
@@ -57,7 +57,7 @@ func (s Setting) name() string {
 	return s.At.File
 }
 
-// form is a value as the user writes it: after its flag, or alone in a file.
+// form returns a value as the user writes it: after its flag, or alone in a file.
 func (s Setting) form(value string) string {
 	if s.At.Line > 0 {
 		return value
@@ -92,8 +92,8 @@ type Request struct {
 	Ops []string
 }
 
-// New makes the job of a request. The error for invalid settings is an *Error that
-// lists all errors.
+// New returns the job of a request. If settings are invalid, the error is an *Error that
+// lists all of them.
 func New(r Request) (*Job, error) {
 	b := &builder{
 		List:    lineerr.List{Lines: r.File.lines},
@@ -211,8 +211,8 @@ func (b *builder) fillDefaults() {
 	or(&j.JAXPlatforms, map[bool]string{true: "cuda", false: "cpu"}[j.GPUs > 0])
 }
 
-// usualRestarts is the default number of restarts of an elastic job; each lost node
-// takes one.
+// usualRestarts is the default number of restarts of an elastic job. Each lost node costs
+// one.
 const usualRestarts = 3
 
 // decideProcesses sets the number of processes on a node, and their CPUs.
@@ -253,8 +253,8 @@ func (b *builder) decideProcesses() {
 	}
 }
 
-// offloads reports whether the optimizer runs on the CPU, which one core for each process would
-// slow down many times.
+// offloads reports whether the optimizer runs on the CPU, where one core per process would be many
+// times slower.
 func (j *Job) offloads() bool { return j.DS.Offload == "cpu" || j.DS.Offload == "nvme" }
 
 // onROCm reports whether JAX runs on AMD's GPUs.

@@ -65,7 +65,7 @@ func (k configCheck) checkAll() {
 	}
 }
 
-// numberOf returns a number of the configuration: 0 if it is missing or "auto".
+// numberOf returns a number of the configuration, or 0 if it is missing or "auto".
 func (k configCheck) numberOf(key string) (n int, auto bool) {
 	v, said := k.config[key]
 	if !said {
@@ -82,8 +82,8 @@ func (k configCheck) numberOf(key string) (n int, auto bool) {
 	return n, false
 }
 
-// checkBatch checks DeepSpeed's rule: two of the three numbers give the third, and all
-// three must agree with the number of processes.
+// checkBatch checks DeepSpeed's rule: two of the three numbers determine the third, and all
+// three must match the number of processes.
 func (k configCheck) checkBatch() {
 	const trainKey, microKey, accKey = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 	train, a1 := k.numberOf(trainKey)
@@ -134,10 +134,10 @@ func (k configCheck) checkZero() {
 	}
 }
 
-// need is an operator that a configuration makes DeepSpeed load, and why.
+// need is an operator that DeepSpeed loads for a configuration, and why.
 type need struct{ op, why, key string }
 
-// neededOps are the operators that a configuration makes DeepSpeed load.
+// neededOps returns the operators that DeepSpeed loads for a configuration.
 func (c config) neededOps() []need {
 	const zero = "zero_optimization."
 	var all []need

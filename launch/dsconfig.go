@@ -27,8 +27,8 @@ type DSConfig struct {
 	Accumulation int
 	// Auto leaves values to the Hugging Face Trainer.
 	Auto bool
-	// Arg is the program's option for the file. It is "" for the default, and none if
-	// the file is not passed.
+	// Arg is the program's option for the file. Empty means the default, and none means
+	// that the file is not passed.
 	Arg string
 	// Rendered is set if the configuration is generated, and Named if the program's
 	// arguments contain one.
@@ -54,7 +54,8 @@ func (b *builder) prepareConfig(r Request) {
 	if !b.isSet("ds-auto") {
 		ds.Auto = true // most programs for torchrun use the Trainer
 	}
-	// Find a configuration in the program's arguments, which must be the rendered file if settings of one are said.
+	// Find a configuration in the program's arguments. If there are settings of a configuration, it must be the
+	// rendered file.
 	name, own := b.findArgument("--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--deepspeed")
 	ds.Named = own && name != ""
 	if ds.Named && path.Base(name) != ConfigName && said && ds.File == "" {
@@ -87,7 +88,7 @@ func (b *builder) prepareConfig(r Request) {
 	configCheck{b, c, func(string) Position { return b.placeOf("offload") }, r.Ops}.checkAll()
 }
 
-// isPassed reports whether the rendering gives the program its configuration.
+// isPassed reports whether the rendering passes the configuration to the program.
 func (ds DSConfig) isPassed() bool { return ds.isSet() && !ds.Named && ds.Arg != "none" }
 
 // isSet reports whether the job has a DeepSpeed configuration, generated or the user's.
@@ -113,7 +114,7 @@ func (ds DSConfig) shellArgs(indent int) string {
 	return " \\\n" + strings.Repeat(" ", indent) + ds.Flags() + ` "$ds_config"`
 }
 
-// configFile is the configuration that is rendered, if there is one.
+// configFile returns the rendered configuration, if any.
 func (j *Job) configFile() []File {
 	if !j.DS.Rendered {
 		return nil
@@ -165,8 +166,8 @@ func (j *Job) configWorld() int {
 	return j.WorldSize()
 }
 
-// batch is DeepSpeed's rule for its three numbers: train = micro x acc x world. A
-// number is 0 if it was not given.
+// batch is DeepSpeed's rule for its three numbers: train = micro x acc x world. Zero means
+// that a number is not set.
 type batch struct{ train, micro, acc, world int }
 
 // withDerived fills in the missing numbers as DeepSpeed does.
@@ -220,8 +221,8 @@ func (b batch) nearestFits() string {
 	return "use " + strings.Join(fit, " or ")
 }
 
-// completeBatch completes the three numbers of the batch rule, and checks them. The
-// Trainer of Hugging Face completes them itself.
+// completeBatch completes the three numbers of the batch rule and checks them. The
+// Hugging Face Trainer completes them itself.
 func (b *builder) completeBatch() {
 	ds := &b.job.DS
 	rule := batch{ds.TrainBatch, ds.MicroBatch, ds.Accumulation, b.job.configWorld()}
@@ -291,7 +292,7 @@ func (ds DSConfig) text() string {
 	return out.String() + "\n"
 }
 
-// zeroObject is the ZeRO section.
+// zeroObject returns the ZeRO section.
 func (ds DSConfig) zeroObject() object {
 	zero := object{{"stage", ds.Stage}}
 	if ds.Stage >= 2 {

@@ -190,13 +190,13 @@ func matchingText(pattern, want string, field func(*Job) *string) func(*builder,
 	}
 }
 
-// tilde and wholePath are the reason to reject a path that begins with ~, and its hint.
+// tilde and wholePath are the error and the hint for a path that begins with ~.
 const (
 	tilde     = "~ is not expanded"
 	wholePath = "write the full path"
 )
 
-// onePath accepts any path, and the name of a program. Each rendering quotes it, so no shell expands a ~.
+// onePath accepts any path, and program names. Renderings quote it, so no shell expands a ~.
 func onePath(field func(*Job) *string) func(*builder, Setting) {
 	return func(b *builder, s Setting) {
 		if !b.oneLine(s) {
@@ -295,7 +295,7 @@ func setGPUs(b *builder, s Setting) {
 // gpuType is a type of gres.conf.
 var gpuType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$`)
 
-// setSbatch accepts options of sbatch for which dsbuild has no key.
+// setSbatch accepts options of sbatch that have no key.
 func setSbatch(b *builder, s Setting) {
 	b.job.Sbatch = nil
 	form := regexp.MustCompile(`^--[a-z][a-z0-9-]*(=[^\x00-\x1f]{1,500})?$`)

@@ -153,7 +153,7 @@ func classifyFirstWord(word string) firstWord {
 }
 
 // findArgument returns the value of the program's first option with one of these
-// names; ok is false without such an option.
+// names. ok is false without such an option.
 func (b *builder) findArgument(names ...string) (value string, ok bool) {
 	for i, w := range b.job.Args {
 		name, v, joined := strings.Cut(w, "=")

@@ -11,8 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// Position is the source of a setting: a place in a file, or a flag, whose name is then
-// the File.
+// Position is the source of a setting: a place in a file, or a flag, whose name is File.
 type Position = lineerr.Position
 
 // Error lists all errors in a job.
@@ -47,7 +46,7 @@ func (s *Settings) Say(key, flag string, words ...string) {
 	s.All = append(s.All, said)
 }
 
-// Read reads the job file at path, or in if path is "-". The error for an invalid file is
+// Read reads the job file at path, or in if path is "-". If the file is invalid, the error is
 // an *Error that lists all errors.
 func Read(path string, in io.Reader) (Settings, error) {
 	name := path

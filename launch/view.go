@@ -40,7 +40,7 @@ func (v view) shape() string {
 	return fmt.Sprintf("%s with %s%s", nodes, ui.Count(v.GPUs, "GPU"), each)
 }
 
-// gpusOf is the number of GPUs of a node of the inventory.
+// gpusOf returns the number of GPUs of a node of the inventory.
 func (v view) gpusOf(h inventory.Host) int {
 	if v.Slots {
 		return h.Slots
@@ -69,13 +69,13 @@ func (v view) startWait() string {
 	return fmt.Sprintf("%s (%d s)", who, cmp.Or(v.JoinTimeout, seconds))
 }
 
-// mountsCode reports whether the containers find the program in the folder that starts
-// them.
+// mountsCode reports whether the containers find the program in the directory from which
+// they are started.
 func (v view) mountsCode() bool {
 	return v.WorkDir == "" && !path.IsAbs(v.Script) && !strings.HasPrefix(path.Clean(v.Script), "..")
 }
 
-// codeMark is the program's entry in that folder: its file, or the first part of its
+// codeMark is the program's entry in that directory: its file, or the first part of its
 // module without .py.
 func (v view) codeMark() string {
 	if !v.Module {

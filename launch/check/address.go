@@ -19,8 +19,8 @@ func isLoopback(address string) bool {
 	return err == nil && a.IsLoopback()
 }
 
-// isAddress reports whether a node's word is an IP address, so that other nodes may
-// get it, and a hint may hold it: a zone may be any text.
+// isAddress reports whether a node's text is an IP address that is safe to send to other
+// nodes and to print in a hint. A zone is not, because it may be any text.
 func isAddress(s string) bool {
 	a, err := netip.ParseAddr(s)
 	return err == nil && a.Zone() == node.PlainPath(a.Zone(), "")
@@ -91,8 +91,8 @@ func (r *run) checkNames(context.Context) {
 	}
 }
 
-// reachableAddresses are the addresses by which other nodes may reach the node; nil
-// where they are not known.
+// reachableAddresses returns the addresses by which other nodes may reach the node, or nil
+// if they are unknown.
 func (m *member) reachableAddresses() []string {
 	if m.survey.Interfaces.OK == nil {
 		return nil
@@ -106,8 +106,8 @@ func (m *member) reachableAddresses() []string {
 	return all
 }
 
-// ownName checks how a node resolves its own name. gloo tells the others that address,
-// unless a variable names an interface.
+// ownName checks how a node resolves its own name. gloo announces that address to the others,
+// unless a variable selects an interface.
 func (m *member) ownName(several bool) {
 	host := m.survey.Host.OK
 	if !several || host == nil || m.variable("GLOO_SOCKET_IFNAME") != "" {
@@ -165,7 +165,7 @@ func (r *run) checkInterfaces(ctx context.Context) {
 	r.judgeInterfaces()
 }
 
-// masterSeenBy returns the master's address as a node resolves it, if the node's word is an address: others get it.
+// masterSeenBy returns the master's address as a node resolves it, if it is an address, because others get it.
 func (r *run) masterSeenBy(m *member) (string, bool) {
 	if m.survey.Master.OK == nil {
 		return "", false
@@ -220,12 +220,12 @@ func (r *run) judgeInterfaces() {
 	}
 }
 
-// interfaceInHint is the name of an interface for a hint, which a user trusts and may copy: the node
-// sent the name.
+// interfaceInHint returns an interface's name that is safe for a hint, which a user may copy: the name
+// comes from the node.
 func interfaceInHint(name string) string { return node.PlainPath(name, "INTERFACE") }
 
-// judgeSaid compares the variables that name an interface with the node's interfaces.
-// It reports whether there are such variables.
+// judgeSaid compares the variables that select an interface with the node's interfaces.
+// It reports whether any is set.
 func (m *member) judgeSaid(name string, several bool) (said bool) {
 	for _, variable := range []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} {
 		value := m.variable(variable)

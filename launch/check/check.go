@@ -34,9 +34,9 @@ type Options struct {
 	Output  []string // folders that all nodes must write to
 	MinFree int64    // bytes
 	Skip    []Check
-	// Here checks the machine itself, a node of a cluster whose other nodes are not asked.
+	// Here checks only this machine, a node of a cluster.
 	Here bool
-	// Tables know the drivers that a CUDA needs. Nil: drivers are not compared with torch's CUDA.
+	// Tables has the drivers that CUDA versions need. If it is nil, drivers are not checked.
 	Tables *compat.Tables
 	// StageTimeout limits each stage of a collective. Zero means the default.
 	StageTimeout time.Duration
@@ -80,12 +80,12 @@ type member struct {
 // addFinding adds a finding about a node.
 func (m *member) addFinding(kind Check, level Level, tip, format string, args ...any) {
 	said := nodeerr.Messagef(format, args...)
-	text := ui.OneLine(said.Text) // a node's words must not imitate lines of dsbuild
+	text := ui.OneLine(said.Text) // a node's text must not imitate dsbuild's lines
 	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip), said.Common})
 }
 
-// setHint sets the hint of the last finding to one of dsbuild's own, which may hold commands. The hints of addFinding
-// may hold a node's words, which must not imitate a command.
+// setHint sets the last finding's hint to text of dsbuild, which may contain commands. The hints of addFinding may
+// contain a node's text, which must not imitate a command.
 func (m *member) setHint(hint string) { m.findings[len(m.findings)-1].Hint = hint }
 
 // hasError reports whether the node has an error of one of these kinds.
@@ -143,7 +143,7 @@ func (r *run) addNotChecked(kind Check, format string, args ...any) {
 	r.notChecked = append(r.notChecked, NotChecked{kind, ui.OneLine(fmt.Sprintf(format, args...))})
 }
 
-// closeAll ends the programs on all nodes at once, and closes the connections.
+// closeAll ends the programs on all nodes in parallel and closes the connections.
 func (r *run) closeAll() {
 	all := fanout.Options{Forks: len(r.members)}
 	fanout.Run(context.Background(), r.members, all, func(_ context.Context, m *member) (struct{}, error) {
@@ -251,8 +251,8 @@ func pathsToCheck(skip []Check, paths []string) []string {
 	return append([]string{}, paths...) // not null
 }
 
-// askAll calls do for all these nodes at once. A node without an answer has failed, and
-// gets no further orders.
+// askAll calls do for all these nodes in parallel. A node without an answer has failed and
+// gets no more requests.
 func (r *run) askAll(
 	ctx context.Context, kind Check, members []*member, limit time.Duration,
 	do func(context.Context, *member) error,

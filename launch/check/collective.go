@@ -119,15 +119,15 @@ func (r *run) checkCollectives(ctx context.Context) {
 	}
 }
 
-// eligibleMembers are the nodes without blocking errors: those with which a node would hang all others.
+// eligibleMembers returns the nodes without blocking errors, which would make all others hang.
 func (r *run) eligibleMembers() []*member {
 	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool {
 		return m.hasError(Connect, Versions, Names, Interface, Network, Collective) || m.route == nil && r.hasNetwork()
 	})
 }
 
-// runCollective runs one all_reduce, with local(m) processes on each node. It reports
-// whether all sums were right. s says which.
+// runCollective runs the all_reduce s, with local(m) processes on each node. It reports
+// whether all sums were right.
 func (r *run) runCollective(ctx context.Context, s Sum, team []*member, local func(*member) int) bool {
 	s.Without = []string{}
 	for _, m := range r.members {
@@ -197,7 +197,7 @@ func (q *eventQueue) add(e event) {
 	}
 }
 
-// take returns the events that wait.
+// take returns the queued events.
 func (q *eventQueue) take() []event {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
@@ -230,7 +230,7 @@ type teamwork struct {
 // stages returns the stages of this collective.
 func (t *teamwork) stages() []stage { return stages(t.opt.JAX, t.zero) }
 
-// runStages leads all processes through the stages.
+// runStages runs the stages on all processes.
 func (t *teamwork) runStages(ctx context.Context, local func(*member) int, s *Sum) error {
 	t.events.clear() // of an earlier collective
 	port, err := t.choosePort(ctx)
@@ -265,8 +265,8 @@ func (t *teamwork) runStages(ctx context.Context, local func(*member) int, s *Su
 	return nil
 }
 
-// Bounds of the seconds of a sum that a node may claim. They keep the report short, and its numbers
-// finite: JSON has no others.
+// Limits on the duration of a sum that a node may report. They keep the report short and its numbers
+// finite, as JSON requires.
 const (
 	longestSum  = 24 * 3600.0
 	shortestSum = 1e-9
@@ -301,7 +301,7 @@ func (t *teamwork) choosePort(ctx context.Context) (int, error) {
 	return got.Port, err
 }
 
-// askTeam sends an order to the whole team.
+// askTeam sends a request to the whole team.
 func (t *teamwork) askTeam(ctx context.Context, order func(int, *member) agent.Request) {
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		return m.agent.Call(ctx, order(slices.Index(t.team, m), m), nil)
@@ -361,7 +361,7 @@ func (t *teamwork) collectFailures(ctx context.Context) {
 	}
 }
 
-// handleEvents records the events that wait. It reports whether a process failed.
+// handleEvents records the queued events. It reports whether a process failed.
 func (t *teamwork) handleEvents() (failed bool) {
 	for _, e := range t.events.take() {
 		failed = t.handleEvent(e) || failed
@@ -392,8 +392,8 @@ func (t *teamwork) handleEvent(e event) (failed bool) {
 	return true
 }
 
-// findCulprits names the nodes that hold up the others: lost nodes, nodes whose processes
-// failed at the earliest stage, or nodes behind the others.
+// findCulprits reports the nodes that hold up the others: lost nodes, nodes whose processes
+// failed at the earliest stage, or the slowest nodes.
 func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) error {
 	named := []string{}
 	accuse := func(m *member, tip, format string, args ...any) {
@@ -457,7 +457,7 @@ func (t *teamwork) accuseSilent(ctx context.Context) {
 	})
 }
 
-// accuseFailed names the nodes whose processes failed at the earliest stage. Later
+// accuseFailed reports the nodes whose processes failed at the earliest stage. Later
 // failures are consequences.
 func (t *teamwork) accuseFailed(accuse func(*member, string, string, ...any)) {
 	least := -1

@@ -30,8 +30,8 @@ func (r *run) checkDevices(context.Context) {
 	compareRDMA(live)
 }
 
-// checkDriver compares the driver with the oldest for torch's CUDA. libcuda of the package cuda-compat, if it is what
-// programs load, makes up for an older driver.
+// checkDriver compares the driver with the minimum for torch's CUDA. An older driver is sufficient if programs load
+// libcuda from the package cuda-compat.
 func (m *member) checkDriver() {
 	t, cuda := m.run.opt.Tables, m.facts.TorchCUDA
 	if t == nil || len(m.facts.GPUs) == 0 || cuda == "" || t.DriverSupports(m.facts.Driver, cuda) {
@@ -143,7 +143,7 @@ func countGPUs(n int) string {
 	return ui.Count(n, "GPU")
 }
 
-// visibleGPUs is the number of GPUs in CUDA_VISIBLE_DEVICES; -1 if it is not set.
+// visibleGPUs returns the number of GPUs in CUDA_VISIBLE_DEVICES, or -1 if it is not set.
 func (m *member) visibleGPUs() int {
 	if m.survey.Variables.OK == nil {
 		return -1

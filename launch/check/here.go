@@ -18,7 +18,7 @@ const HereTimeout = 20 * time.Second
 // SkippedHere are the checks that need other nodes.
 func SkippedHere() []Check { return []Check{Names, Interface, Port, Network, Collective} }
 
-// HereDialer connects to the machine that dsbuild runs on.
+// HereDialer connects to the local machine.
 type HereDialer struct{ Runner remote.Runner }
 
 // Dial implements remote.Dialer.
@@ -32,8 +32,7 @@ type hereConn struct{ remote.Runner }
 func (hereConn) Put(context.Context, remote.Upload) error { return errors.ErrUnsupported }
 func (hereConn) Close() error                             { return nil }
 
-// Line sums up the report of one node in a line. The error, one for each finding of a node that is not ready, is nil if
-// the node is ready.
+// Line summarizes the report of one node in a line. If the node is not ready, the error joins its findings.
 func (r *Report) Line() (string, error) {
 	n := r.Nodes[0]
 	var wrong []error

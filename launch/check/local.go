@@ -44,7 +44,7 @@ func (r *run) checkVersions(context.Context) {
 	}
 }
 
-// describeDeviation puts a deviation into words.
+// describeDeviation describes a deviation.
 func describeDeviation(d node.Deviation, known []*member) string {
 	what, value := node.Title(d.What), cmp.Or(d.Value, "none")
 	if d.Tie == nil {
@@ -105,7 +105,7 @@ func (r *run) checkVariables(context.Context) {
 	compareNCCLFiles(live)
 }
 
-// compareNCCLFiles finds configuration files of NCCL, whose settings hold for every job, and nodes that have others.
+// compareNCCLFiles finds NCCL's configuration files, which apply to every job, and nodes where they differ.
 func compareNCCLFiles(live []*member) {
 	values := groupByValue(live, func(m *member) (string, bool) {
 		if m.survey.NCCLFiles.OK == nil {
@@ -249,7 +249,7 @@ func (r *run) checkDisks(context.Context) {
 	}
 }
 
-// checkOperators finds what makes nodes wait for compiled operators.
+// checkOperators finds problems that make nodes wait for compiled operators.
 func (m *member) checkOperators(several bool) {
 	o := m.survey.Operators.OK
 	if o == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// listening is the answer about a port of a node.
+// listening is the state of a port on a node.
 type listening struct {
 	Port   int    `json:"port"` // 0: it is taken
 	Error  string `json:"error"`
@@ -64,7 +64,7 @@ func (u *unheard) UnmarshalJSON(text []byte) error {
 }
 
 const (
-	dialWindow = 64 // peers that a node calls at once
+	dialWindow = 64 // peers that a node calls in parallel
 	// for a connection: TCP sends its first packet twice in that time, and the agent calls a second time
 	dialLimit   = 3 * time.Second
 	answerLimit = 15 * time.Second // for the answer on a connection: the agent there may be busy
@@ -122,8 +122,8 @@ func (r *run) listCalls(m *member, peers []*member, withPort bool) [][]any {
 	return calls
 }
 
-// judgeCalls finds nodes that no other reaches, nodes that reach no other, and blocked
-// pairs.
+// judgeCalls finds nodes that no other node reaches, nodes that reach no other node, and
+// blocked pairs.
 func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	const try = "open all ports between the nodes in firewalls, and check the routes: " +
 		"NCCL and Gloo connect every two nodes, on random ports"
@@ -169,7 +169,7 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	}
 }
 
-// nameWithAddress names the nodes; a single node with its address.
+// nameWithAddress returns the nodes' names, and the address of a single node.
 func nameWithAddress(members []*member) string {
 	if len(members) == 1 {
 		return members[0].Host.Name + " at " + members[0].route.Address

@@ -46,7 +46,7 @@ func groupCauses(nodes []NodeReport) []Cause {
 	return all
 }
 
-// String writes a cause for people.
+// String returns a human-readable cause.
 func (c Cause) String() string {
 	who := foldNames(c.Nodes)
 	if len(c.Nodes) > 1 {
@@ -69,7 +69,7 @@ func (c Cause) String() string {
 // maxCauses is the number of printed causes; --json lists all.
 const maxCauses = 30
 
-// Print writes the report for a person: a table with one row for equal nodes, the merged
+// Print writes the human-readable report: a table with one row for equal nodes, the merged
 // findings, the joint checks, and a verdict.
 func (r *Report) Print(w io.Writer) error {
 	columns := []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "SECONDS"}
@@ -162,7 +162,7 @@ func shortTime(seconds float64) string {
 	return fmt.Sprintf("%.1f s", seconds)
 }
 
-// Verdict sums up the report in one line.
+// Verdict summarizes the report in one line.
 func (r *Report) Verdict() string {
 	total := len(r.Nodes)
 	parts := []string{fmt.Sprintf("%d of %d nodes ready", r.Summary.OK, total)}

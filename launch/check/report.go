@@ -61,7 +61,7 @@ type NodeReport struct {
 	Seconds   float64       `json:"seconds"`   // until its survey arrived
 }
 
-// EditHints rewrites every hint. nodes are those with it, as a value of --limit.
+// EditHints rewrites every hint. nodes are the hint's nodes, as a value of --limit.
 func (r *Report) EditHints(edit func(hint, nodes string) string) {
 	for i := range r.Causes {
 		r.Causes[i].Hint = ui.Clean(edit(r.Causes[i].Hint, ui.FoldNames(r.Causes[i].Nodes)))
@@ -113,7 +113,7 @@ func (r *run) buildReport() *Report {
 	return rep
 }
 
-// Err is nil if every node is ok; else it carries exit code 3.
+// Err returns nil if every node is ok, or an error with exit code 3.
 func (r *Report) Err() error {
 	if r.Ready {
 		return nil

@@ -25,14 +25,14 @@ type survey struct {
 	Port       int                            `json:"port"` // answers callers
 }
 
-// part is the answer to one question: a value, an error, or none in time.
+// part is the answer to one query: a value, an error, or a timeout.
 type part[T any] struct {
 	OK    *T     `json:"ok"`
 	Error string `json:"error"`
 	Hung  bool   `json:"hung"`
 }
 
-// failureReason is the reason of a failure, or "".
+// failureReason returns the reason of a failure, or "".
 func (p part[T]) failureReason() string {
 	switch {
 	case p.Hung:
@@ -74,11 +74,11 @@ type room struct {
 	Missing    bool   `json:"missing"` // for output: the folder does not exist yet
 }
 
-// limits are what RDMA needs of a process.
+// limits are the process limits that matter for RDMA.
 type limits struct {
 	MemLock int64    `json:"memlock"` // bytes; -1: no limit
 	RDMA    []string `json:"rdma"`    // devices
-	CMA     int64    `json:"cma"`     // bytes of the kernel's contiguous memory area; -1: not known
+	CMA     int64    `json:"cma"`     // bytes of the kernel's contiguous memory area, or -1 if unknown
 }
 
 // cacheFolder is where Triton keeps compiled kernels.

@@ -36,7 +36,7 @@ type Options struct {
 	Machines []Machine
 	// Env are the job's variables from dsbuild's environment.
 	Env map[string]string
-	// Logs is the folder of the run. The run replaces the logs of an earlier one.
+	// Logs is the directory of the run. The run replaces the logs of an earlier run.
 	Logs string
 	// Grace is the time for processes to end after SIGTERM.
 	Grace time.Duration
@@ -44,7 +44,7 @@ type Options struct {
 	// processes. The default is a minute.
 	HeartbeatTimeout time.Duration
 	Report           ui.Reporter
-	// WriteHint writes out the settings in the hint for a node; nil leaves it as it is.
+	// WriteHint formats the settings in a node's hint. It may be nil.
 	WriteHint func(hint, nodes string) string
 }
 
@@ -53,9 +53,9 @@ const (
 	// settle is the wait for further failures after the first, so that the report
 	// names the original one.
 	settle = 2 * time.Second
-	// killTimeout is the time of a node, after the grace, to end everything.
+	// killTimeout is how long a node may take, after the grace, to end everything.
 	killTimeout = 20 * time.Second
-	// startTimeout is the time limit for a node to say whether the job can run there.
+	// startTimeout is how long a node may take to report whether the job can run there.
 	startTimeout = 2 * time.Minute
 	// redraw is the interval of the progress line.
 	redraw = 250 * time.Millisecond
@@ -131,7 +131,7 @@ const (
 	ready
 	refused // the job cannot run there
 	atWork
-	over // its program has ended and said how
+	over // its program has ended and reported how
 	lost // no connection
 )
 
@@ -192,7 +192,7 @@ func (c *jobRun) runLoop(ctx context.Context) {
 
 func (c *jobRun) enterPhase(p phase) { c.phase, c.changed = p, time.Now() }
 
-// stopAll orders all nodes to end their processes.
+// stopAll requests all nodes to end their processes.
 func (c *jobRun) stopAll() {
 	if c.phase == stopping {
 		return
@@ -201,7 +201,7 @@ func (c *jobRun) stopAll() {
 	c.orderAll("stop")
 }
 
-// orderAll sends an order to all nodes; "go" only to those that are ready.
+// orderAll sends a request to all nodes, but "go" only to nodes that are ready.
 func (c *jobRun) orderAll(word string) {
 	for _, m := range c.members {
 		if word == "go" && m.state != ready {
@@ -332,7 +332,7 @@ func (c *jobRun) handleFailure(out *member) {
 		out.name(), c.suspectNode(out).Why, ui.Count(well, "node"))
 }
 
-// describeProgress writes the progress line.
+// describeProgress updates the progress line.
 func (c *jobRun) describeProgress() string {
 	count := map[memberState]int{}
 	for _, m := range c.members {

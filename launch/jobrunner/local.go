@@ -10,7 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// Local is the machine that dsbuild runs on, as a node of a job.
+// Local is the local machine as a node of a job.
 type Local struct{}
 
 // Run implements remote.Runner.
@@ -42,5 +42,5 @@ func (Local) Run(ctx context.Context, c remote.Command) error {
 // Close implements Link.
 func (Local) Close() error { return nil }
 
-// OpenLocal is Machine.Open for the machine that dsbuild runs on.
+// OpenLocal is Machine.Open for the local machine.
 func OpenLocal(context.Context) (Conn, error) { return Local{}, nil }

@@ -48,7 +48,7 @@ type event struct {
 	message
 }
 
-// message is a message that a node's program sends by itself.
+// message is an unsolicited message of a node's program.
 type message struct {
 	Rank *process `json:"rank"`
 	End  *ending  `json:"end"`
@@ -120,7 +120,7 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 	}
 }
 
-// startSupervisor starts a node's program, and waits until it says whether the job can run there.
+// startSupervisor starts a node's program and waits until it reports whether the job can run there.
 func (c *jobRun) startSupervisor(ctx context.Context, link Conn, m *member) (*agent.Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout,
 		fmt.Errorf("node did not answer within %s whether the job can run", startTimeout))

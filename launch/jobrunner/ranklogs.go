@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/why"
 )
 
-// Bounds on the output of nodes.
+// Limits on the output of nodes.
 const (
 	maxLog    = 256 << 20 // bytes of a file
 	maxText   = 64 << 10  // bytes of a line
@@ -46,7 +46,7 @@ const (
 	communicationFile = "communication.log"
 )
 
-// rankFile names the log of a rank. Rank 0 has the main log.
+// rankFile returns the name of a rank's log. Rank 0 has the main log.
 func (b *rankLogs) rankFile(number int) string {
 	if number == 0 {
 		return mainFile
@@ -54,14 +54,14 @@ func (b *rankLogs) rankFile(number int) string {
 	return fmt.Sprintf("worker-%0*d.log", b.width, number)
 }
 
-// launcherFile names the log of a node's launcher.
+// launcherFile returns the name of the log of a node's launcher.
 func launcherFile(m *member) string { return "launcher-" + fileName(m.name()) + ".log" }
 
 // maxLocal is the maximum number of logs for processes of a node without a known rank.
 const maxLocal = 1 << 10
 
-// localFile names the log of a process without a known rank. If the node names an
-// impossible process, that is the launcher's log.
+// localFile returns the name of the log of a process without a known rank. For an
+// impossible process, it is the launcher's log.
 func localFile(m *member, local string) string {
 	n, err := strconv.Atoi(local)
 	if err != nil || n < 0 || n >= maxLocal {
@@ -70,7 +70,7 @@ func localFile(m *member, local string) string {
 	return fmt.Sprintf("worker-%s.%d.log", fileName(m.name()), n)
 }
 
-// fileName makes a node's name fit into a file name.
+// fileName makes a file name of a node's name.
 func fileName(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -162,7 +162,7 @@ func (c *jobRun) rankResult(r *rank) Rank {
 
 func (c *jobRun) logPath(name string) string { return filepath.Join(c.opt.Logs, name) }
 
-// Err is nil for a job that passed.
+// Err returns nil if the job passed.
 func (r *Report) Err() error {
 	if r.State == Passed {
 		return nil
@@ -182,8 +182,8 @@ func (r *Report) Err() error {
 	return fault.AddHint(err, r.First.Hint)
 }
 
-// Tell prints the first failure with its last lines, and the failures that followed;
-// for a job that passed it prints one line.
+// Tell prints the first failure with its last lines, and the failures that followed. If the
+// job passed, it prints one line.
 func (r *Report) Tell(to ui.Reporter) {
 	if r.State == Passed {
 		took := ui.Duration(time.Duration(r.Seconds * float64(time.Second)))
@@ -218,7 +218,7 @@ func (r *Report) Tell(to ui.Reporter) {
 	}
 }
 
-// tell names the nodes or ranks that failed, by reason, with before in front of each line.
+// tell prints the failed nodes or ranks by reason, each line prefixed with before.
 func tell(to ui.Reporter, before string, failures []Failure) {
 	var all []ui.Named
 	for _, f := range failures {

@@ -141,7 +141,7 @@ func (c *jobRun) suspectNode(m *member) suspect {
 	return s
 }
 
-// followsPeers reports whether a rank with this sign only noticed that another was gone.
+// followsPeers reports whether this sign is only a consequence of another rank's failure.
 func followsPeers(sign *why.Sign) bool {
 	return sign != nil && (sign.Class == why.Peer || sign.Class == why.Follow)
 }
@@ -155,7 +155,7 @@ func adviceFor(sign *why.Sign, signal int) string {
 	return sign.Advice()
 }
 
-// signals are the signals of Linux, on any machine.
+// signals are Linux's signals, regardless of the local system.
 var signals = map[int]string{
 	1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
 	10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ", 31: "SYS",

@@ -105,7 +105,7 @@ func jobsOption(c *script.Command, i int) (jobs int, ok bool) {
 	return jobs, true
 }
 
-// entersDeepSpeed reports whether the script goes to DeepSpeed's source, or fetches it.
+// entersDeepSpeed reports whether the script changes to DeepSpeed's source directory, or fetches the source.
 func (s *subject) entersDeepSpeed() bool {
 	return slices.ContainsFunc(s.commandsNamed("cd", "git", "pushd"), func(c *script.Command) bool {
 		return strings.Contains(strings.ToLower(c.Text()), "deepspeed")
@@ -166,7 +166,7 @@ func deepspeedBuildIsolated(s *subject, c *script.Command) []hit {
 	return []hit{{at: c.At}}
 }
 
-// buildsOperators reports whether DS_BUILD_... asks a command for operators; nil stands for any command.
+// buildsOperators reports whether DS_BUILD_... enables operators for a command, or for any command if it is nil.
 func (s *subject) buildsOperators(c *script.Command) bool {
 	for a := range s.sets() {
 		own := c == nil || a.command == c || a.command == nil && a.Exported > 0 && a.Exported < c.Seq

@@ -7,8 +7,8 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// containerOptions returns the words of docker run between its subcommand and the program; open: a
-// variable may hold further options.
+// containerOptions returns the words of docker run between its subcommand and the program. open means
+// that a variable may hold more options.
 func containerOptions(c, program *script.Command) (options []string, open, found bool) {
 	words := c.Words[1 : len(c.Words)-len(program.Words)]
 	i := slices.IndexFunc(words, func(w script.Word) bool { return w.Text() == "run" || w.Text() == "create" })
@@ -39,8 +39,8 @@ func dockerWithoutHostNetwork(s *subject) []hit {
 	return hits
 }
 
-// ownNetwork reports whether the options give a container a network that no other host
-// reaches. A named network may be of any type.
+// ownNetwork reports whether the options select a network that other hosts cannot reach. A
+// named network may be of any type.
 func ownNetwork(options []string) bool {
 	network := "bridge"
 	for i, text := range options {

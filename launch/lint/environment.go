@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// isItself reports whether an assignment sets a variable to its own value, which the script has not set before.
+// isItself reports whether an assignment sets a variable to its own value, and the script has not set it before.
 func isItself(a *script.Assignment) bool {
 	r := a.Value.Only()
 	return r != nil && r.Name == a.Name && r.Default == nil && !r.Assigned && !r.Edited && !r.Required
@@ -57,10 +57,10 @@ func notExported(s *subject) []hit {
 	return hits
 }
 
-// ofSystem are variables that the environment of a job usually has already, so that an assignment changes them there.
+// ofSystem are variables that are usually exported already, so that programs see an assignment.
 var ofSystem = regexp.MustCompile(`^(SLURM_.*|CUDA_VISIBLE_DEVICES|.*PATH|HOME|USER|HOSTNAME|TMPDIR|PWD|SHELL|LANG)$`)
 
-// lostInShells finds variables that the shell of bash -c reads, and the script sets without export.
+// lostInShells finds variables that the script sets without export and the shell of bash -c reads.
 func (s *subject) lostInShells() []hit {
 	var hits []hit
 	seen := map[int]bool{}
@@ -85,7 +85,7 @@ func (s *subject) lostInShells() []hit {
 
 var word = regexp.MustCompile(`\w+`)
 
-// mentioned returns the variables of programs that the script reads or passes on: it does more than assign them.
+// mentioned returns the program variables that the script reads or passes on, besides assigning them.
 func (s *subject) mentioned() map[string]bool {
 	names := map[string]bool{}
 	for _, m := range word.FindAllIndex(s.Text, -1) {
@@ -130,7 +130,7 @@ func launcherVariableUnset(s *subject) []hit {
 	return hits
 }
 
-// certainlyUnset reports whether nothing in the script sets a variable, or expects that its user does.
+// certainlyUnset reports whether the script neither sets a variable nor expects its user to set it.
 func (s *subject) certainlyUnset(r *script.Ref) bool {
 	if r.Name == "" || r.Default != nil || r.Assigned || r.Required || r.Edited || r.Several ||
 		setElsewhere.MatchString(r.Name) || s.assignsVariable(r.Name) {

@@ -9,7 +9,7 @@ import (
 // marker begins a comment that silences a rule in its file: "# dsbuild: ignore RULE".
 const marker = "dsbuild: ignore"
 
-// ignoredRules returns the rules that the comments of a script silence.
+// ignoredRules returns the rules silenced by a script's comments.
 func ignoredRules(s *script.Script) map[string]bool {
 	all := map[string]bool{}
 	for _, c := range s.Comments {

@@ -48,7 +48,7 @@ func (s *subject) usesJAX() bool {
 	return slices.ContainsFunc(s.Commands, importsJAX)
 }
 
-// importsJAX reports whether python runs something with JAX in its name, or in its text behind -c.
+// importsJAX reports whether python runs something with JAX in its name, or in its -c text.
 func importsJAX(c *script.Command) bool {
 	return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
 }
@@ -124,7 +124,7 @@ func runsPython(c *script.Command) bool {
 	return file != "" && !isPreparation(file)
 }
 
-// choosesDevices reports whether a program gets its list of devices.
+// choosesDevices reports whether a program's arguments select devices.
 func choosesDevices(c *script.Command) bool {
 	return slices.ContainsFunc(c.Words, func(w script.Word) bool {
 		text := strings.ReplaceAll(strings.ToLower(w.Text()), "_", "-")

@@ -7,15 +7,15 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// launch is a command that starts the processes of a training on one node or on all:
-// torchrun, accelerate launch, deepspeed.
+// launch is a command that starts training processes on one node or on all: torchrun,
+// accelerate launch, deepspeed.
 type launch struct {
 	*script.Command
 	kind  string // torchrun, accelerate or deepspeed
 	flags map[string]flag
-	// open: a variable may hold further flags.
+	// open is set if a variable may hold more flags.
 	open bool
-	// program holds the words behind the flags.
+	// program holds the words after the flags.
 	program []script.Word
 }
 
@@ -56,7 +56,7 @@ func newLaunch(c *script.Command) *launch {
 	without := launcherFlags(kind)
 	for i := 0; i < len(words); i++ {
 		w := words[i]
-		// An unknown word in front of a flag or a file of Python holds flags: $EXTRA train.py.
+		// An unknown word before a flag or a Python file holds flags: $EXTRA train.py.
 		isFlags := i+1 < len(words) && (words[i+1].HasPrefix("-") || strings.HasSuffix(words[i+1].Text(), ".py"))
 		if r := w.Only(); r != nil && (r.NamesOptions() || isFlags) {
 			l.open = true
@@ -160,8 +160,8 @@ func (l *launch) port() (script.Word, bool) {
 	return f.value, ok
 }
 
-// nodeRange returns the number of nodes that the launcher waits for; known is false if
-// only the run knows it.
+// nodeRange returns the number of nodes that the launcher waits for. known is false if the
+// number is known only at run time.
 func (l *launch) nodeRange(job step) (low, high int, known bool) {
 	f, ok := l.nnodes()
 	if !ok {

@@ -94,7 +94,7 @@ func llamaFactoryNodeRank(s *subject) []hit {
 	return hits
 }
 
-// ofPrograms matches variables that a training reads on every node, and that deepspeed does not pass on.
+// ofPrograms matches variables that a training program reads on every node, and that deepspeed does not pass on.
 var ofPrograms = regexp.MustCompile(
 	`^(HF|TRANSFORMERS|WANDB|TOKENIZERS|CUDA|TORCH|OMP|GLOO|DS|TRITON)_|^LD_LIBRARY_PATH$`)
 
@@ -173,8 +173,8 @@ func (s *subject) startsTraining(srun *script.Command) bool {
 	})
 }
 
-// backgroundWithoutWait finds steps in the background of a batch script behind which
-// nothing waits, and nothing else takes long.
+// backgroundWithoutWait finds background steps of a batch script that are not followed by
+// wait or by a long-running command.
 func backgroundWithoutWait(s *subject) []hit {
 	if !s.isBatch() {
 		return nil

@@ -143,7 +143,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	return all, launches, nil
 }
 
-// otherLanguage matches the names of files that hold no script of sh or bash, even where it could be read as one.
+// otherLanguage matches the names of files that are not sh or bash scripts, even if they parse as such.
 var otherLanguage = regexp.MustCompile(
 	`(?i)\.(ya?ml|json|toml|ini|md|py|ipynb|zsh|fish|t?csh)$|(^|/)(Dockerfile|Makefile)$`)
 
@@ -200,5 +200,5 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// showWord writes a word of the script for a message.
+// showWord formats a word of the script for a message.
 func showWord(w script.Word) string { return lineerr.Clip(w.Text()) }

@@ -25,8 +25,8 @@ func glooInterface(s *subject) []hit {
 	return hits
 }
 
-// ownInterface matches interfaces that lead to no other node: of the loopback, of
-// containers and of virtual machines.
+// ownInterface matches interfaces without a connection to other nodes: loopback, container
+// and virtual machine interfaces.
 var ownInterface = regexp.MustCompile(
 	`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f]*|podman[0-9]*|cni[0-9]*|lxcbr[0-9]*)$`)
 

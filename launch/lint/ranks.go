@@ -71,8 +71,8 @@ func (s *subject) ignoresRank(at int) bool {
 }
 
 // readsVariable reports whether a training may read a rank, or MASTER_ADDR, from its environment.
-// torchrun gives its processes their own ranks, and so do the other launchers that a flag tells the
-// node's; torchrun reads PET_NODE_RANK in place of the flag.
+// torchrun assigns ranks to its processes, and so do the other launchers that get the node's rank by a
+// flag. torchrun reads PET_NODE_RANK instead of the flag.
 func readsVariable(c *script.Command, name string) bool {
 	l := newLaunch(c)
 	if l == nil || name == "MASTER_ADDR" {
@@ -367,7 +367,7 @@ func (l *launch) visibleDevices() (name string, devices int) {
 	return "", 0
 }
 
-// isPartition reports whether a list of devices begins with a MIG device, a part of a GPU.
+// isPartition reports whether a list of devices begins with a MIG device.
 func isPartition(w script.Word) bool { return w.HasPrefix("MIG-") }
 
 // countDevices counts the devices of a list. It returns 0 for other values: all, none, -1.

@@ -39,7 +39,7 @@ func fixedPort(s *subject) []hit {
 	return hits
 }
 
-// ignoresMasterPort reports whether every launcher has another port, and nothing else
+// ignoresMasterPort reports whether every launcher has a different port, and nothing else
 // may read the variable.
 func (s *subject) ignoresMasterPort(a *script.Assignment) bool {
 	others := slices.ContainsFunc(s.launches, func(l *launch) bool {
@@ -118,7 +118,7 @@ func (s *subject) sharesHost(l *launch) bool {
 	})
 }
 
-// stepOfLaunch returns the step of a launcher's srun; without srun the job.
+// stepOfLaunch returns the step of a launcher's srun, or the job without srun.
 func (s *subject) stepOfLaunch(l *launch) step {
 	if srun := l.Starter("srun"); srun != nil {
 		return s.stepOfStarter(srun)
@@ -221,7 +221,7 @@ func rdzvIDConstant(s *subject, l *launch) []hit {
 	return nil
 }
 
-// nodeRankTooHigh finds node ranks that the number of nodes does not have.
+// nodeRankTooHigh finds node ranks that exceed the number of nodes.
 func nodeRankTooHigh(s *subject, l *launch) []hit {
 	f, _ := l.nodeRank()
 	rank, known := f.value.Int()
@@ -262,7 +262,7 @@ func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
 // ownHost matches commands that print the name or an address of the host that runs them.
 var ownHost = regexp.MustCompile(`^(?:\$\(|` + "`" + `)\s*hostname\b`)
 
-// masterAddrOwnHost finds c10d rendezvous at the host that runs the command, where the command is run on each node.
+// masterAddrOwnHost finds c10d rendezvous at the host that runs the command, if every node runs the command.
 func masterAddrOwnHost(s *subject, l *launch) []hit {
 	st := s.stepOfLaunch(l)
 	host, _ := l.host()

@@ -106,7 +106,7 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 	}
 }
 
-// each makes a rule about the whole script of one about a launch, a command or an assignment.
+// each turns a rule about a launch, a command or an assignment into a rule about the script.
 func each[T any](all func(*subject) iter.Seq[T], find func(*subject, T) []hit) func(*subject) []hit {
 	return func(s *subject) (hits []hit) {
 		for one := range all(s) {

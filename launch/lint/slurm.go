@@ -17,11 +17,11 @@ func sbatchWords(s *subject) []hit {
 	return hits
 }
 
-// otherCase matches a comment that sbatch would read as options if it were in upper case.
+// otherCase matches a comment that would be an #SBATCH line in upper case.
 var otherCase = regexp.MustCompile(`^(?i:sbatch)(\s+(--[a-z-]+(=\S+|\s+[^-\s]\S*)?|-[A-Za-z]\s*[^-\s]\S*))+\s*(#.*)?$`)
 
-// spacedOptions returns the comments that would be options without the blank behind #, if no line is one: else they
-// may be switched off.
+// spacedOptions returns the comments that would be #SBATCH lines without the blank after #. If the script has #SBATCH
+// lines, it returns none, because the comments may be disabled options.
 func (s *subject) spacedOptions() (at []int) {
 	if len(s.Directives)+len(s.Late) > 0 {
 		return nil
@@ -197,7 +197,7 @@ func tasksByCPUs(s *subject) []hit {
 	return hits
 }
 
-// signalWithoutTrap finds jobs whose batch shell gets a signal before the time limit, and does nothing with it in time.
+// signalWithoutTrap finds jobs whose batch shell gets a signal before the time limit and does not handle it in time.
 func signalWithoutTrap(s *subject) []hit {
 	o, ok := findOption(s.Batch, "signal")
 	text, known := o.Value.Literal()

@@ -87,7 +87,7 @@ func nodeRankConstant(s *subject) []hit {
 			hits = append(hits, hit{at: a.Value.Origin(), message: "every node has node rank " + showWord(a.Value)})
 		}
 	}
-	// Does the environment of the script tell it the node's rank?
+	// The script's environment may contain the node's rank.
 	told := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
 		return (a.Name == "NODE_RANK" || a.Name == "MACHINE_RANK") && len(a.Value.Refs()) > 0
 	})
@@ -139,8 +139,7 @@ func (l *launch) overHosts() bool {
 	return slices.ContainsFunc(o.Value.Refs(), func(r *script.Ref) bool { return r.Assigned })
 }
 
-// startsUnread reports whether the script may start a training by a text that is not read: of ssh
-// or eval.
+// startsUnread reports whether the script may start a training by unread text, of ssh or eval.
 func (s *subject) startsUnread() bool {
 	return len(s.commandsNamed("eval", "ssh", "pdsh", "clush", "pssh", "parallel-ssh", "parallel", "xargs")) > 0
 }

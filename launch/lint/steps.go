@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// chosenAtRandom matches what gives each process that asks another port or name.
+// chosenAtRandom matches expansions that return a different port or name each time.
 var chosenAtRandom = regexp.MustCompile(`\bRANDOM\b|\bshuf\b|\bsocket\b|free_port|\buuid`)
 
 func portPerTask(s *subject) []hit {
@@ -39,8 +39,8 @@ func portPerTask(s *subject) []hit {
 	return hits
 }
 
-// localPort returns the host and port where a launcher listens on its own host; ok is false if they are not known,
-// or differ from run to run.
+// localPort returns the host and port where a launcher listens on its own host. ok is false if they are unknown or
+// differ from run to run.
 func (l *launch) localPort() (at string, ok bool) {
 	_, alone := l.findFlag("standalone")
 	if alone || l.kind == "accelerate" || l.open || l.Depth > 0 || l.Remote || l.Starter("ssh") != nil {
@@ -108,7 +108,7 @@ func sameRank(s *subject) (hits []hit) {
 	return hits
 }
 
-// sharesNode are the options by which a step leaves something to others, or takes what others have.
+// sharesNode reports whether a step with this option may share its nodes with another step.
 func sharesNode(o script.Option) bool {
 	return slices.Contains([]string{
 		"overlap", "exact", "exclusive", "oversubscribe", "mem", "mem-per-cpu", "mem-per-gpu", "gres", "gpus", "gpus-per-node",

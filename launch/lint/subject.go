@@ -29,8 +29,8 @@ type step struct {
 // isBatch reports whether the script is for sbatch.
 func (s *subject) isBatch() bool { return len(s.Directives) > 0 }
 
-// newStep reads the numbers from options; the last option of a name counts. whole: only
-// these options count, so that Slurm's defaults apply.
+// newStep reads the numbers from options. The last option of a name wins. whole means that
+// these are all options, so that Slurm's defaults apply.
 func newStep(outer step, options []script.Option, whole bool) step {
 	st := outer
 	st.options = slices.Concat(outer.options, options)
@@ -200,7 +200,7 @@ func (s *subject) sets() iter.Seq[set] {
 	}
 }
 
-// containsFunc reports whether an element of a sequence has a property.
+// containsFunc reports whether f is true for an element of a sequence.
 func containsFunc[T any](all iter.Seq[T], is func(T) bool) bool {
 	for one := range all {
 		if is(one) {

@@ -70,7 +70,7 @@ func (o *output) openFile() error {
 	return err
 }
 
-// takeText prints the whole lines.
+// takeText prints complete lines.
 func (o *output) takeText(text []byte) error {
 	o.rest = append(o.rest, text...)
 	for {

@@ -16,8 +16,8 @@ type State struct {
 	Name string
 	// Reason is why a job is not running, such as Resources. It may be empty.
 	Reason string
-	// Nodes are the job's nodes, as an expression such as n[1-4]; "" before the
-	// job has nodes.
+	// Nodes are the job's nodes, as an expression such as n[1-4]. It is empty before
+	// the job has nodes.
 	Nodes string
 	// BatchHost is the node of the batch script.
 	BatchHost string
@@ -42,7 +42,7 @@ func (s State) Started() bool {
 	return !slices.Contains([]string{"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}, s.Name)
 }
 
-// State asks Slurm for the state of a job.
+// State returns the state of a job.
 func (s Slurm) State(ctx context.Context, id string) (State, error) {
 	said, err := s.runProgram(ctx, nil, "scontrol", "--oneliner", "show", "job", id)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package submit submits batch scripts to Slurm and watches the jobs to their end. It
+// Package submit submits batch scripts to Slurm and watches the jobs until they end. It
 // uses only sbatch and scontrol, and needs no accounting.
 package submit
 
@@ -20,17 +20,17 @@ type Slurm struct {
 	Report ui.Reporter
 	// Log gets the output of a job, safe for a terminal.
 	Log io.Writer
-	// Poll is the interval of questions to Slurm; 2 s if 0.
+	// Poll is the interval between queries to Slurm. The default is 2 s.
 	Poll time.Duration
 	// More is added to the environment of sbatch, which a job inherits. The rest is
 	// dsbuild's environment, without the variables of a surrounding job.
 	More []string
-	// Dir is the working folder of a job and of its output; the current folder if
-	// "".
+	// Dir is the working directory of a job and of its output. The default is the
+	// current directory.
 	Dir string
 }
 
-// Test asks Slurm whether it accepts a script. It returns Slurm's estimate of the
+// Test checks whether Slurm accepts a script. It returns Slurm's estimate of the
 // start.
 func (s Slurm) Test(ctx context.Context, script []byte) (string, error) {
 	said, err := s.runProgram(ctx, script, "sbatch", "--test-only")

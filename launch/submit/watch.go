@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// SlurmTimeout is the time limit without an answer of Slurm.
+// SlurmTimeout is how long Slurm may not answer.
 const SlurmTimeout = 5 * time.Minute
 
 // Result is the end of a job.
@@ -23,7 +23,7 @@ type Result struct {
 	Hint string
 }
 
-// String sums up the job: state, nodes, reason and exit code.
+// String summarizes the job: state, nodes, reason and exit code.
 func (e Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s %s after %s", e.ID, e.Name, ui.Duration(e.Wall))
@@ -143,7 +143,7 @@ func (w *watch) left(err error) error {
 		w.id, w.id, w.id, w.outputHint("; "))
 }
 
-// outputHint names the job's output behind a separator; "" before Slurm has named it.
+// outputHint returns a separator and the job's output file, or "" while the file is unknown.
 func (w *watch) outputHint(separator string) string {
 	if w.last.Output == "" {
 		return ""
@@ -151,7 +151,7 @@ func (w *watch) outputHint(separator string) string {
 	return separator + "output: " + w.last.Output
 }
 
-// sleepFor waits. It returns the cause if ctx ends first.
+// sleepFor waits for d. It returns the cause if ctx ends first.
 func sleepFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// headLen is how much of a line is searched for its rank and its time.
+// headLen is how many bytes of a line are searched for its rank and its time.
 const headLen = 120
 
 func head(line string) string { return line[:min(len(line), headLen)] }
@@ -18,14 +18,14 @@ func atoi(digits string) int {
 	return n
 }
 
-// origin is the rank and the node that wrote a line, as far as the line says.
+// origin is the rank and the node that wrote a line, if the line contains them.
 type origin struct {
 	rank     int // -1: unknown
 	node     string
 	labelled bool // the rank is a number before the line, as of srun --label
 }
 
-// container is what Kubernetes puts before a line: kubectl logs --prefix and --timestamps, and the files of containers.
+// container matches Kubernetes' line prefixes: of kubectl logs --prefix and --timestamps, and of container log files.
 var container = regexp.MustCompile(`^(?:\[pod/([^/\]]+)/[^\]]*\] )?(?:\d{4}-\d\d-\d\dT[\d:.]+Z (?:std(?:out|err) [FP] )?)?`)
 
 // splitOrigin cuts the mark of the writing process off a line: [rank3]: of torch, [default3]: of torchrun, [1,3]<stderr>:
@@ -68,8 +68,8 @@ func splitOrigin(line string) (origin, string) {
 	return from, rest + line[len(h):]
 }
 
-// isNode reports whether a word can be the name of a node: small letters with a digit, such as gpu01 or ip-10-0-0-1. A
-// program that names itself before an error is no node.
+// isNode reports whether a word may be a node's name: lower-case letters with a digit, such as gpu01 or ip-10-0-0-1. A
+// program's name before an error is not one.
 func isNode(word string) bool {
 	return !strings.HasPrefix(word, "python") && strings.ContainsAny(word, "0123456789") && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz0123456789.-") == ""
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Bounds of what is read.
+// Limits on what is read.
 const (
 	maxLine = 64 << 10 // bytes; a longer line is read in pieces
 	maxLogs = 100_000
@@ -73,11 +73,11 @@ func Read(ctx context.Context, paths []string, stdin io.Reader) (*Report, error)
 	return r, nil
 }
 
-// notLogs are files in directories of jobs that hold no output of a rank. communication.log of dsbuild repeats lines of the
+// notLogs are files in job directories that hold no output of a rank. dsbuild's communication.log repeats lines of the
 // other logs.
 var notLogs = regexp.MustCompile(`(?:^|/)(?:communication\.log|\.[^/]*)$|\.(?:json|ya?ml|toml|py|pyc|sh|sbatch|md|csv|tsv|html|png|npz|npy|pt|pth|bin|safetensors|ckpt|parquet|so|whl|gz|zst|tar|zip|pid)$`)
 
-// logsAt returns the logs at a path: path itself, or those below it if it is a directory.
+// logsAt returns the logs at a path: path itself, or the logs below it if it is a directory.
 func logsAt(path string) (names []string, err error) {
 	if path == "-" {
 		return []string{path}, nil
@@ -135,7 +135,7 @@ func rankOf(name string) int {
 	return -1
 }
 
-// errBinary reports a file that is no text.
+// errBinary is the error of a binary file.
 var errBinary = errors.New("not a text file")
 
 func readLog(ctx context.Context, name string, stdin io.Reader) (log, error) {
@@ -181,7 +181,7 @@ func readLog(ctx context.Context, name string, stdin io.Reader) (log, error) {
 	}
 }
 
-// asText decodes UTF-16, and rejects what is no text.
+// asText decodes UTF-16 and rejects binary data.
 func asText(b *bufio.Reader) (*bufio.Reader, error) {
 	begin, err := b.Peek(sample)
 	if err != nil && err != io.EOF { //nolint:errorlint // bufio's own value

@@ -10,7 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Report is what the logs of a job say about its failure.
+// Report is the result of scanning a job's logs.
 type Report struct {
 	Cause    *Finding  `json:"cause"`    // null: no known sign
 	Also     []Place   `json:"also"`     // the same sign in other logs and ranks
@@ -85,7 +85,7 @@ func (p placed) before(q placed) bool {
 	return p.at.Before(q.at)
 }
 
-// decide finds the first cause, and what followed.
+// decide finds the first cause and its consequences.
 func (r *Report) decide(logs []log) {
 	newYear := overNewYear(logs)
 	offsets := r.clockOffsets(logs, newYear)
@@ -136,8 +136,8 @@ func (r *Report) decide(logs []log) {
 	}
 }
 
-// clockOffsets returns how far the clock of a log is ahead of most others, as far as both the first and the last times of
-// the logs say so.
+// clockOffsets returns how far each log's clock is ahead of most others, if the first and the last times of the logs
+// agree on it.
 func (r *Report) clockOffsets(logs []log, newYear bool) map[*log]time.Duration {
 	type span struct {
 		log         *log

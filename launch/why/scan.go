@@ -7,7 +7,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Bounds of a scan.
+// Limits of a scan.
 const (
 	maxStreams = 4096 // ranks that are told apart in one log
 	maxText    = 400  // bytes of a kept line
@@ -34,7 +34,7 @@ type Hit struct {
 
 // Scanner looks for signs in one log.
 type Scanner struct {
-	// Rank is the rank that wrote the log, -1 if unknown or several.
+	// Rank is the rank that wrote the log, or -1 if unknown or several.
 	Rank int
 
 	table    *signTable
@@ -64,7 +64,7 @@ type stream struct {
 	known   *Sign  // of the last exception
 }
 
-// NewScanner returns a scanner for the log of a rank; -1 if unknown or several.
+// NewScanner returns a scanner for the log of a rank. rank is -1 if unknown or several.
 func NewScanner(rank int) *Scanner {
 	return &Scanner{Rank: rank, table: readTable(), streams: map[origin]*stream{}, watch: map[int]collective{}}
 }
@@ -142,7 +142,7 @@ func (s *Scanner) isProgress(line string) bool {
 	return false
 }
 
-// followTraceback reads the tracebacks of a stream, and notes their exceptions that have no sign.
+// followTraceback reads the tracebacks of a stream and records their exceptions without a sign.
 func (s *Scanner) followTraceback(st *stream, line string, sign *Sign) {
 	switch {
 	case strings.Contains(line, "Traceback (most recent call last)") || strings.HasPrefix(line, "╰─"):
@@ -204,7 +204,7 @@ func (s *Scanner) endTraceback(st *stream, line string, sign *Sign) {
 	}
 }
 
-// remove takes back one line of a hit, if any.
+// remove removes one line from a hit, if any.
 func (s *Scanner) remove(st *stream, h *Hit) {
 	if h == nil || st.hits[h.Sign] != h {
 		return
@@ -246,7 +246,7 @@ var (
 	timedOut  = regexp.MustCompile(`\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)`)
 )
 
-// readBlock reads what helps to explain signs: torchrun's list of failures, and the collectives that timed out.
+// readBlock reads what helps explain signs: torchrun's list of failures, and the collectives that timed out.
 func (s *Scanner) readBlock(line string) {
 	if strings.Contains(line, "  : ") {
 		if m := blockLine.FindStringSubmatch(line); m != nil && m[1] == "host" {
@@ -280,7 +280,7 @@ func (s *Scanner) Cause() *Hit {
 	return best
 }
 
-// Sign returns the sign of Cause, or nil. A nil scanner has read nothing.
+// Sign returns the sign of Cause, or nil. A nil Scanner has no sign.
 func (s *Scanner) Sign() *Sign {
 	if s == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"sync"
 )
 
-// Class orders signs: any sign of an earlier class explains those of the later ones.
+// Class orders signs: a sign of an earlier class explains the signs of later classes.
 type Class string
 
 // The classes.
@@ -39,8 +39,8 @@ type Sign struct {
 	Hint  string   `json:"hint"`
 	// Prevent is the dsbuild command that finds or removes the cause before a job.
 	Prevent string `json:"prevent"`
-	// Handled is true if programs often expect the exception and continue without what is missing: if another exception
-	// occurs then, that one is the cause.
+	// Handled is true if programs often catch the exception and continue. If another exception follows, that exception
+	// is the cause.
 	Handled bool `json:"handled"`
 	// Warns is true if a warning with the sign explains the errors that follow. Warnings with other causes never do.
 	Warns bool `json:"warns"`
@@ -66,7 +66,7 @@ type signTable struct {
 	signs     []*Sign
 	matchers  []matcher
 	exception *Sign
-	// Of each literal the rarest pair of bytes is searched for: pairs has, by pair, the list of those literals, from 1.
+	// For each literal, its rarest pair of bytes is searched for. pairs has the list of literals by pair, from 1.
 	pairs []uint8
 	lists [][]literalAt
 }
@@ -132,8 +132,8 @@ func BySignal(signal int) *Sign {
 	return Signs()[at]
 }
 
-// Advice returns the hint, and the dsbuild command that finds the cause. It returns "" for no sign, and for one that leads
-// nowhere: an exception of the program, or a report of another failure.
+// Advice returns the hint, and the dsbuild command that finds the cause. It returns "" for no sign, and for a sign
+// without advice: an exception of the program, or a report of another failure.
 func (s *Sign) Advice() string {
 	if s == nil || s.ID == exceptionID || s.Class == Follow {
 		return ""
