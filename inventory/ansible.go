@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// askAnsible reads an inventory of Ansible's with ansible-inventory, the only program that knows all
-// its forms and the variables in other files.
+// askAnsible reads an Ansible inventory with ansible-inventory, the only program that supports all its
+// formats and the variables in other files.
 func (o Options) askAnsible(ctx context.Context, path string) (*Inventory, error) {
 	switch {
 	case path == "-":
@@ -48,8 +48,8 @@ func (o Options) askAnsible(ctx context.Context, path string) (*Inventory, error
 	return rd.finish(inv, path)
 }
 
-// unusable is the reason why dsbuild cannot use a node of an Ansible inventory. Such an inventory may
-// hold hosts that are not for dsbuild: Select reports a fault only if the user selects the node.
+// unusable is the reason why a node of an Ansible inventory cannot be used. Such an inventory may
+// contain hosts that are not for dsbuild, so Select reports the reason only if the node is selected.
 type unusable struct {
 	node    string
 	problem Problem
@@ -66,7 +66,7 @@ func (r *reader) fromAnsible(found []ansible.Host) *Inventory {
 	at, held := Position{File: r.File}, 0
 	for _, h := range found {
 		v := &varReader{reader: r, inv: inv, node: h.Name, vars: h.Vars}
-		// What its variables say.
+		// The settings from its variables.
 		s := &v.said
 		v.connection()
 		s.address = v.text(checkAddress, "ansible_host", "ansible_ssh_host")
@@ -77,7 +77,7 @@ func (r *reader) fromAnsible(found []ansible.Host) *Inventory {
 		s.python = v.python()
 		s.sudo = v.become()
 		v.own()
-		// The groups of a host that --limit can name.
+		// The groups of a host that --limit can select.
 		var all []string
 		for _, g := range h.Groups {
 			switch {
@@ -117,14 +117,14 @@ type varReader struct {
 	said settings
 }
 
-// unusable records why dsbuild cannot use the host.
+// unusable records why the host cannot be used.
 func (v *varReader) unusable(advice, format string, args ...any) {
 	var list lineerr.List
 	list.Add(Position{File: v.File}, advice, format, args...)
 	v.inv.faults = append(v.inv.faults, unusable{node: v.node, problem: list.Problems[0]})
 }
 
-// apart records that dsbuild does not reach hosts of this kind.
+// apart records that hosts of this kind are not supported.
 func (v *varReader) apart(format string, args ...any) {
 	v.unusable("", format, args...)
 	v.inv.faults[len(v.inv.faults)-1].apart = true
@@ -145,7 +145,7 @@ func (v *varReader) get(names ...string) (name string, value any, ok bool) {
 	return name, value, ok
 }
 
-// encryptedHint is for a value that ansible-inventory prints without decrypting it.
+// encryptedHint is the hint for an encrypted value.
 const encryptedHint = "write it unencrypted, or encrypt the whole file, which ansible-inventory decrypts"
 
 // text reads a variable as a text.
@@ -226,8 +226,7 @@ func (v *varReader) port() optional[int] {
 	return some(n)
 }
 
-// path reads the name of a file on this machine. A relative path starts from the working
-// directory, as with Ansible.
+// path reads a local file name. A relative path is relative to the working directory, as in Ansible.
 func (v *varReader) path(names ...string) optional[string] {
 	text := v.text(nil, names...)
 	if !text.set {
@@ -245,7 +244,7 @@ func (v *varReader) path(names ...string) optional[string] {
 	return some(path)
 }
 
-// connection reads how Ansible reaches the host, and as which user.
+// connection reads the connection settings and the user.
 func (v *varReader) connection() {
 	if name, value, ok := v.get("ansible_connection"); ok {
 		switch kind, _ := value.(string); strings.TrimPrefix(kind, "ansible.builtin.") {
@@ -314,8 +313,8 @@ func isTrue(value any) bool {
 // envPython matches an interpreter that is started through env.
 var envPython = regexp.MustCompile(`^/usr/bin/env\s+([A-Za-z0-9_.-]+)$`)
 
-// python returns Ansible's own interpreter, if a variable names one. Often that is not the
-// interpreter of the training environment: dsbuild_python names that one.
+// python returns Ansible's own interpreter, if a variable sets it. It is often not the training
+// environment's interpreter, which dsbuild_python sets.
 func (v *varReader) python() optional[string] {
 	const name = "ansible_python_interpreter"
 	if _, _, own := v.get("dsbuild_python"); own {
@@ -336,14 +335,14 @@ func (v *varReader) python() optional[string] {
 	return v.text(checkPython, name)
 }
 
-// ownVars returns the keys of a node for which Ansible has no variable. The variable is the key
-// with dsbuild_ before it.
+// ownVars returns the keys of a node for which Ansible has no variable. Their variables have the prefix
+// dsbuild_.
 func ownVars() []string {
 	return []string{"env", "envs", "exec_prefix", "proxy_jump", "python", "setup", "slots", "sudo"}
 }
 
-// own reads dsbuild's own variables. They have the meaning of a node's keys of the same name. The
-// variable slots, as a hostfile has it, means dsbuild_slots.
+// own reads dsbuild's own variables, which mean the same as a node's keys of that name. slots, as in a
+// hostfile, means dsbuild_slots.
 func (v *varReader) own() {
 	var names []string
 	for name := range v.vars {

@@ -6,7 +6,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// place is where in the file a key may stand.
+// place is where in the file a key is allowed.
 type place int
 
 const (
@@ -48,7 +48,7 @@ func keys() []key {
 	}
 }
 
-// keysAt returns the keys that may stand at a place.
+// keysAt returns the keys that are allowed at a place.
 func keysAt(p place) []key {
 	return slices.DeleteFunc(keys(), func(k key) bool { return k.places&p == 0 })
 }

@@ -65,7 +65,7 @@ type nodeList struct {
 	full     bool
 }
 
-// groupUse is a group with a place that names it.
+// groupUse is a group and a place where it is used.
 type groupUse struct {
 	name string
 	at   Position
@@ -164,7 +164,7 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 	return names
 }
 
-// maxExcerpt is the longest line, in bytes, in which dsbuild searches for a place.
+// maxExcerpt is the maximum length, in bytes, of a line that is searched for a place.
 const maxExcerpt = 10_000
 
 // inside returns the position of a byte of a text, if the file holds that text literally.

@@ -32,8 +32,8 @@ type Options struct {
 // Open reads an inventory: a file in any supported format, "-" for standard input, a node expression
 // such as gpu[01-16], or a Slurm partition as slurm:NAME.
 //
-// The inventory of another tool may list nodes that dsbuild cannot reach. Select returns an error
-// if the selection contains one.
+// The inventory of another tool may list unsupported nodes. Select returns an error if the selection
+// contains one.
 func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 	inv, err := opt.open(ctx, name)
 	if err == nil {
@@ -42,7 +42,7 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 	return inv, err
 }
 
-// setDefaults sets what the inventory leaves open.
+// setDefaults sets what the inventory does not set.
 func (o Options) setDefaults(inv *Inventory) {
 	for i := range inv.Hosts {
 		h := &inv.Hosts[i]

@@ -21,8 +21,8 @@ import (
 // MaxSize is the maximum size of an inventory file, in bytes.
 const MaxSize = 16 << 20
 
-// read reads an inventory from r, in any format. Messages call it path, and relative paths in it
-// start from path's folder; for "-" these are "stdin" and the working directory. An error about
+// read reads an inventory from r, in any format. Messages call it path, and relative paths in it are
+// relative to path's directory. For "-" these are "stdin" and the working directory. An error in
 // the contents is an *Error with all problems.
 func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory, error) {
 	data, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
@@ -44,8 +44,8 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 	return rd.finish(rd.read(data, body), path)
 }
 
-// finish returns an inventory, or all problems of the file. If dsbuild guessed the format, the error
-// names the guess.
+// finish returns an inventory, or all problems of the file. If the format was guessed, the error contains
+// the guess.
 func (r *reader) finish(inv *Inventory, path string) (*Inventory, error) {
 	if inv != nil && len(inv.Hosts) == 0 && len(r.Problems) == 0 {
 		r.Add(Position{File: r.File}, "", "no nodes in the inventory")
@@ -81,7 +81,7 @@ func shown(path string) string {
 	return path
 }
 
-// reader turns one file into an Inventory and collects its problems.
+// reader parses an inventory file and collects its problems.
 type reader struct {
 	yamldoc.Reader
 	format format
@@ -188,6 +188,6 @@ func (r *reader) textLines() iter.Seq2[Position, string] {
 	}
 }
 
-// maxSigns bounds the punctuation characters of YAML in a file: each costs the parser hundreds of
+// maxSigns limits the YAML punctuation in a file, because each character costs the parser hundreds of
 // bytes. 100,000 nodes with four keys each have half as many.
 const maxSigns = 2_000_000

@@ -18,7 +18,7 @@ import (
 // comma-separated list of nodes, node ranges, node/env names, groups, globs of these (gpu*, gpu-?,
 // gpu[ab], gpu[!ab]), and @FILE for the nodes that are not ok in a report. A term after "!" is
 // excluded; exclusions alone start from all nodes. An empty expr selects all nodes. Select returns
-// an error for an unknown name, an empty selection, or a selected node that dsbuild cannot reach.
+// an error for an unknown name, an empty selection, or a selected node that is not supported.
 func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.TrimSpace(expr) == "" {
 		return inv.usable()
@@ -82,8 +82,8 @@ func selectionError(format, expr string) error {
 	return wrong.Err()
 }
 
-// usable returns an error if dsbuild cannot reach one of the nodes. Otherwise it keeps only the
-// notes about the nodes of this inventory.
+// usable returns an error if one of the nodes is not supported. Otherwise it keeps only the notes
+// about the nodes of this inventory.
 func (inv *Inventory) usable() (*Inventory, error) {
 	if len(inv.faults)+len(inv.Notes) == 0 {
 		return inv, nil
@@ -129,7 +129,7 @@ func (inv *Inventory) usable() (*Inventory, error) {
 	return &kept, nil
 }
 
-// selector finds the hosts that the terms of one selection name.
+// selector finds the hosts selected by terms.
 type selector struct {
 	inv    *Inventory
 	index  map[string][]int
@@ -139,14 +139,14 @@ type selector struct {
 	wrong  lineerr.List
 }
 
-// maxWork bounds the cost of a selection: names after expansion, names compared with patterns,
-// and nodes found. It is a second or two.
+// maxWork limits the cost of a selection: names after expansion, names compared with patterns,
+// and nodes found. It takes a second or two.
 const maxWork = 10_000_000
 
 // errTooMuch is a selection that costs more than maxWork.
 var errTooMuch = errors.New("too many nodes selected, or the same nodes too often")
 
-// find returns the indexes of the hosts that a term without "!" names.
+// find returns the indexes of the hosts selected by a term without "!".
 func (s *selector) find(term string) []int {
 	names, err := Expand(set.ReplaceAllString(term, "\x01$1\x02"))
 	if s.work += len(names); err == nil && s.work > maxWork {
@@ -181,7 +181,7 @@ func (s *selector) find(term string) []int {
 	return found
 }
 
-// match returns the hosts whose own name, or the name of one of whose groups, matches a pattern.
+// match returns the hosts whose name or group matches a pattern.
 func (s *selector) match(pattern string) ([]int, error) {
 	if s.work += len(s.index); s.work > maxWork {
 		return nil, errTooMuch

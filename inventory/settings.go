@@ -38,8 +38,8 @@ type environment struct {
 	settings
 }
 
-// over lays s over the more general base. A value that s lacks comes from base; variables are
-// merged by name, groups are added.
+// over merges s with the more general base. s takes precedence, variables are merged by name, and
+// groups are added.
 func (s settings) over(base settings) settings {
 	merged := settings{
 		address:      s.address.or(base.address),

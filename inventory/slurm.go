@@ -9,8 +9,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// slurmPrefix marks an inventory from Slurm. A partition or a list of partitions follows; without
-// one it means the default partition.
+// slurmPrefix is the prefix of an inventory from Slurm. A partition or a list of partitions follows,
+// or nothing for the default partition.
 const slurmPrefix = "slurm:"
 
 // SlurmNode is a node as Slurm reports it.
@@ -48,7 +48,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	return inv, nil
 }
 
-// slurmNodes turns the nodes that Slurm reports into an inventory.
+// slurmNodes makes an inventory of Slurm's nodes.
 func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
 	at := Position{File: r.File}
 	list := nodeList{reader: r, first: make(map[string]Position)}

@@ -7,8 +7,8 @@ import (
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// sshArguments returns the arguments that Ansible gives to ssh, as far as they say where and how ssh
-// connects. What they mean is ssh's to say (ssh -G), so no value is read here.
+// sshArguments returns Ansible's connection arguments for ssh. ssh -G interprets them, so no value is
+// read here.
 func (v *varReader) sshArguments() []string {
 	var all []string
 	for _, name := range []string{"ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"} {
@@ -29,15 +29,15 @@ func (v *varReader) sshArguments() []string {
 	return all
 }
 
-// The letters of ssh's options: those that say where and how it connects, the other ones with a value,
-// and those without a value.
+// The letters of ssh's options: connection options, other options with a value, and options without a
+// value.
 const (
 	sshConnecting = "FiJlop"
 	sshWithValue  = "BbcDEeILmOPQRSWw"
 	sshAlone      = "46AaCfGgKkMNnqsTtVvXxYy"
 )
 
-// connecting returns the arguments that say where and how ssh connects.
+// connecting returns the connection arguments.
 func (v *varReader) connecting(name string, words []string) ([]string, error) {
 	var kept []string
 	for i := 0; i < len(words); i++ {
@@ -72,8 +72,8 @@ func (v *varReader) connecting(name string, words []string) ([]string, error) {
 	return kept, nil
 }
 
-// ignoresHostKeys reports whether an option turns the check of host keys off, and notes that
-// dsbuild does not do that.
+// ignoresHostKeys reports whether an option disables host key checking. It adds a note that the option
+// is ignored.
 func (v *varReader) ignoresHostKeys(option string) bool {
 	key, value, _ := strings.Cut(strings.ReplaceAll(strings.ToLower(option), " ", "="), "=")
 	value = strings.Trim(value, `="`)

@@ -41,7 +41,7 @@ func (r *reader) word(n yamldoc.Node, check func(string) error) optional[string]
 	return value
 }
 
-// sudo reads the user as whom commands run: true is root, false is the login user, without sudo.
+// sudo reads the user that runs commands: true is root, false is the login user, without sudo.
 func (r *reader) sudo(n yamldoc.Node) optional[string] {
 	if yes, ok := yamldoc.Bool(n); ok {
 		if yes {
@@ -57,7 +57,7 @@ func (r *reader) sudo(n yamldoc.Node) optional[string] {
 	})
 }
 
-// path reads a file name on this machine and makes it absolute.
+// path reads a local file name and makes it absolute.
 func (r *reader) path(n yamldoc.Node) optional[string] {
 	value := r.word(n, nil)
 	if !value.set {
@@ -74,7 +74,7 @@ func (r *reader) path(n yamldoc.Node) optional[string] {
 	return some(filepath.Clean(path))
 }
 
-// expandHome replaces a ~ at the front by the home directory.
+// expandHome replaces a leading ~ by the home directory.
 func (r *reader) expandHome(path string) (string, error) {
 	switch {
 	case path != "~" && !strings.HasPrefix(path, "~/"):
@@ -108,8 +108,7 @@ func (r *reader) list(n yamldoc.Node, key string, check func(string) error) opti
 // variableName matches the names that a shell accepts for variables.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// variables reads a mapping of environment variables. It takes numbers and booleans as the file
-// writes them.
+// variables reads a mapping of environment variables. Numbers and booleans keep their spelling.
 func (r *reader) variables(n yamldoc.Node) map[string]string {
 	vars := make(map[string]string)
 	for _, p := range r.Pairs(n, "env", nil) {

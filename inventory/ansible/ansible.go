@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// MaxHosts bounds how many hosts an inventory may have.
+	// MaxHosts is the maximum number of hosts in an inventory.
 	MaxHosts = 100_000
 	// maxWork bounds the memberships of hosts and groups in groups and in the groups above those.
 	maxWork = 2_000_000
@@ -41,7 +41,7 @@ type Secret struct{}
 // IsTemplate reports whether Ansible would evaluate s where it is used.
 func IsTemplate(s string) bool { return strings.Contains(s, "{{") || strings.Contains(s, "{%") }
 
-// kept reports whether dsbuild needs a variable. The variable slots is what hostfiles call it.
+// kept reports whether a variable is needed. slots is from hostfiles.
 func kept(name string) bool {
 	return strings.HasPrefix(name, "ansible_") || strings.HasPrefix(name, "dsbuild_") || name == "slots"
 }
@@ -155,8 +155,8 @@ func (l *list) hosts(vars map[string]map[string]any) []Host {
 	return all
 }
 
-// walk returns the names of all groups in Ansible's order, and notes the parents of each. A group that
-// no other contains is a part of "all".
+// walk returns the names of all groups in Ansible's order and records their parents. A top-level group
+// is part of "all".
 func (l *list) walk() []string {
 	var order []string
 	seen := map[string]bool{}
