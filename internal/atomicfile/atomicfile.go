@@ -1,5 +1,5 @@
-// Package atomicfile writes files that appear whole or not at all: a reader sees
-// the old file until the new one is complete.
+// Package atomicfile writes files atomically: a reader sees the old file until the
+// new one is complete.
 package atomicfile
 
 import (
@@ -18,8 +18,8 @@ func Write(path string, r io.Reader, mode fs.FileMode) error {
 	return write(path, r, mode, (*os.File).Sync)
 }
 
-// write is Write with the function that makes the contents of a file outlast a power cut. Without it a file system may
-// write the new name before them, and leave an empty file in place of the old one.
+// write is Write with the function that syncs the file to disk. Without a sync, a power failure may leave an empty file
+// in place of the old one.
 func write(path string, r io.Reader, mode fs.FileMode, toDisk func(*os.File) error) error {
 	tmp, err := createBeside(path, mode)
 	if err != nil {
@@ -35,7 +35,7 @@ func write(path string, r io.Reader, mode fs.FileMode, toDisk func(*os.File) err
 	return named(path, os.Rename(tmp.Name(), path))
 }
 
-// named returns err with the name of the file in place of the temporary one.
+// named returns err with the file's name instead of the temporary name.
 func named(path string, err error) error {
 	var create *fs.PathError
 	var link *os.LinkError
@@ -48,8 +48,8 @@ func named(path string, err error) error {
 	return err
 }
 
-// createBeside makes a new file in the folder of path. os.CreateTemp would make it
-// private, and only the kernel knows the umask.
+// createBeside creates a file in path's directory with mode, less the umask.
+// os.CreateTemp would make it private.
 func createBeside(path string, mode fs.FileMode) (*os.File, error) {
 	const attempts = 100
 	for n := 1; ; n++ {

@@ -13,11 +13,11 @@ var assignment = regexp.MustCompile(`(?s)([A-Za-z_][A-Za-z0-9_]*)=` +
 	`((?:"(?:[^"\\]|\\.)*(?:"|\\?$)|'[^']*(?:'|$)|\\.|[^\s"';&|\\])+)`)
 
 // HideValues returns a shell line, or an argument of a command, without the values of the variables
-// that it sets: any of them may be a secret.
+// that it sets, because any may be a secret.
 func HideValues(text string) string { return assignment.ReplaceAllString(text, "$1=[…]") }
 
-// Assigned returns the variables that a shell line, or an argument of a command, sets: pairs of a
-// name and a value.
+// Assigned returns the name and the value of each variable that a shell line, or an argument of a
+// command, sets.
 func Assigned(text string) [][2]string {
 	var all [][2]string
 	for _, m := range assignment.FindAllStringSubmatch(text, -1) {

@@ -18,8 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Target returns the connection target of a host. With knownHosts "" the user's own known_hosts
-// file counts.
+// Target returns the connection target of a host. If knownHosts is empty, the user's known_hosts
+// file is used.
 func Target(h inventory.Host, knownHosts string) (remote.Target, error) {
 	jump, err := remote.ParseJump(h.ProxyJump)
 	if err != nil {
@@ -50,9 +50,9 @@ type runner struct {
 	host inventory.Host
 }
 
-// readVariables is a shell script. It reads variables from standard input, after remote.EndShell and up to the line $1, sets
-// them, and execs the program in the remaining arguments. The variables come on standard input
-// because every user of the node sees the arguments of a command.
+// readVariables is a shell script. It reads variables from standard input, after remote.EndShell and up to the line $1,
+// sets them, and execs the program in the remaining arguments. The variables are not arguments, because every user of
+// the node can see those.
 const readVariables = `read -r line; read -r line; read -r line
 all=
 while IFS= read -r line && [ "$line" != "$1" ]; do
@@ -107,8 +107,8 @@ func (h runner) Run(ctx context.Context, cmd remote.Command) error {
 	return err
 }
 
-// setupWatch passes a command's stderr on and keeps its beginning. If the setup line fails, the
-// node reports that there, and the command does not run.
+// setupWatch forwards a command's stderr and keeps its beginning, in which the node reports a failed
+// setup line.
 type setupWatch struct {
 	to   io.Writer // nil discards the output
 	kept []byte
@@ -126,7 +126,7 @@ func (w *setupWatch) Write(p []byte) (int, error) {
 	return w.to.Write(p)
 }
 
-// failure returns the error of a host's setup line, or nil if it did not fail.
+// failure returns the error of a host's setup line, if it failed.
 func (w *setupWatch) failure(h inventory.Host) error {
 	before, status, found := strings.Cut(ui.Clean(string(w.kept)), remote.SetupFailed)
 	if !found {

@@ -1,5 +1,4 @@
-// Package fanout runs one function over many items through a sliding window and keeps one result
-// for each.
+// Package fanout runs a function over many items with limited concurrency.
 //
 // There are no batches: as soon as one item ends the next begins, so the slowest of a thousand
 // nodes delays only the end.
@@ -14,24 +13,22 @@ import (
 	"time"
 )
 
-// DefaultForks is how many items run at once if Options.Forks is not set.
+// DefaultForks is the default of Options.Forks.
 const DefaultForks = 32
 
-// ErrStopped is the error of an item that was never started because Options.StopWhen had returned
-// true.
+// ErrStopped is the error of an item that was not started because Options.StopWhen returned true.
 var ErrStopped = errors.New("skipped: too many failed nodes")
 
-// errGoexit is the error of an item whose do ended its own goroutine with runtime.Goexit. This is
-// neither a panic nor a return, and must not count as a success.
+// errGoexit is the error of an item whose do called runtime.Goexit, which is neither a panic nor a
+// return.
 var errGoexit = errors.New("ended by runtime.Goexit")
 
 // Options set the width of the window and the condition to stop.
 type Options struct {
-	// Forks is how many items run at once; 0 or less means DefaultForks.
+	// Forks is how many items run in parallel. Zero or less means DefaultForks.
 	Forks int
-	// StopWhen is called after each failure with the number of failures so far, and never by two
-	// goroutines at once. Once it returns true, Run starts no further item; running items
-	// continue to their end. nil means never.
+	// StopWhen, if set, is called after each failure with the number of failures so far, and never
+	// concurrently. Once it returns true, Run starts no more items. Running items continue.
 	StopWhen func(failed int) bool
 }
 
@@ -63,12 +60,11 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Run calls do once for every item, at most opt.Forks at a time, and returns one result for each
-// in the order of items. It returns when all started items have ended, and leaves no goroutine
-// behind.
+// Run calls do once for every item, at most opt.Forks at a time, and returns the results in the order
+// of items. It returns when all started items and their goroutines have ended.
 //
-// When ctx ends, Run starts no further item; do must notice the end of its ctx by itself. An item
-// that was not started has Started false and Err set to the cause of ctx's end, or to ErrStopped.
+// When ctx ends, Run starts no more items, and do must return by itself. An item that was not started
+// has Started false and Err set to the cause of ctx's end, or to ErrStopped.
 func Run[I, O any](ctx context.Context, items []I, opt Options, do func(context.Context, I) (O, error)) []Result[O] {
 	forks := opt.Forks
 	if forks <= 0 {
@@ -110,7 +106,7 @@ type window[O any] struct {
 	stopped chan struct{}
 }
 
-// enter waits for a free slot; an error is the reason to start no further item.
+// enter waits for a free slot. An error is the reason to start no more items.
 func (w *window[O]) enter(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

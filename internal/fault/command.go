@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Command is a dsbuild command in a hint. Its String stands in the hint until Expand writes the command out: the
-// package that gives the hint knows what helps; only the command line knows the inventory, the flags and the nodes.
+// Command is a dsbuild command in a hint. Its String is a placeholder, which Expand replaces by the command: the
+// package that writes the hint knows what helps, but only the command line knows the inventory, the flags and the nodes.
 type Command struct {
 	Do    string     `json:"do"`              // such as verify; see Deploy for deploy
 	Flags []string   `json:"flags,omitempty"` // with their values: --deps bundle
@@ -14,7 +14,7 @@ type Command struct {
 	Nodes []string   `json:"nodes,omitempty"` // the nodes to change; none: those with the hint
 }
 
-// WheelFile is the wheel that a command installs, as far as it is known. One without a name is the user's choice.
+// WheelFile is the wheel that a command installs, as far as it is known. If it has no name, the user chooses it.
 type WheelFile struct {
 	Path   string `json:"path,omitempty"` // on the control node; empty if unknown
 	Name   string `json:"name,omitempty"`
@@ -29,19 +29,19 @@ type Setting struct {
 	To  string `json:"to"`  // in words
 }
 
-// Deploy is the command that installs again what the running command is about: deploy, ship or env deploy.
+// Deploy is the command that repeats the running command's installation: deploy, ship or env deploy.
 func Deploy(flags ...string) Command { return Command{Do: "deploy", Flags: flags} }
 
-// Set is a setting of nodes, by its key in dsbuild's own inventories; to is in words.
+// Set returns a setting of nodes, by its key in dsbuild's own inventories. to describes the value.
 func Set(key, to string) Setting { return Setting{key, to} }
 
-// SetFolder is the setting of the directory that holds an environment on nodes; to is in words.
+// SetFolder returns the setting of an environment's directory on nodes. to describes the value.
 func SetFolder(to string) Setting { return Setting{"folder", to} }
 
-// SetInterpreter is the setting of an environment's Python; to is in words.
+// SetInterpreter returns the setting of an environment's Python. to describes the value.
 func SetInterpreter(to string) Setting { return Setting{"interpreter", to} }
 
-// slot is the form of a Command or a Setting in a hint: JSON between control characters, which no hint has itself.
+// slot returns the placeholder of a Command or a Setting: JSON between control characters, which no hint contains.
 type slot struct {
 	Command *Command `json:"command,omitempty"`
 	Setting *Setting `json:"setting,omitempty"`
@@ -66,7 +66,7 @@ func (c Command) String() string { return slot{Command: &c}.String() }
 // String returns the setting's slot.
 func (s Setting) String() string { return slot{Setting: &s}.String() }
 
-// Expand replaces the commands and settings in a hint by their texts.
+// Expand replaces the placeholders in a hint.
 func Expand(hint string, command func(Command) string, setting func(Setting) string) string {
 	var out strings.Builder
 	for {

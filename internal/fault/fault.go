@@ -1,5 +1,5 @@
-// Package fault adds to an error what its reader needs besides the text: a hint, the next step to
-// try, printed on a separate line, and the program's exit code. Every package may use it.
+// Package fault adds a hint and an exit code to an error. The hint is the next step to try, printed on
+// a separate line. Every package may use it.
 //
 // A package defines its own error type only where a caller asks for that type. Hint and ExitCode
 // also call such a type's Hint() string and ExitCode() int methods.
@@ -11,7 +11,7 @@ import (
 	"os/exec"
 )
 
-// The exit codes of dsbuild that an error can ask for. An error without one is a failed run: 1.
+// dsbuild's exit codes. An error without a code exits with 1.
 const (
 	Usage = 2 // wrong usage, configuration or inventory, or no toolchain exists
 	Nodes = 3 // some nodes failed, differ or are not ready
@@ -34,7 +34,7 @@ type coded struct {
 func (c *coded) ExitCode() int { return c.code }
 func (c *coded) Unwrap() error { return c.error }
 
-// New returns an error with a code and a hint; the hint may be "". The text is formatted as by
+// New returns an error with an exit code and a hint, which may be empty. The text is formatted as by
 // fmt.Errorf.
 func New(code int, hint, format string, args ...any) error {
 	return WithCode(AddHint(fmt.Errorf(format, args...), hint), code)
@@ -48,7 +48,7 @@ func WithHint(err error, format string, args ...any) error {
 	return &hinted{err, fmt.Sprintf(format, args...)}
 }
 
-// AddHint is WithHint for a text that may be "": then err keeps the hint that it has.
+// AddHint is like WithHint, but an empty hint leaves err unchanged.
 func AddHint(err error, text string) error {
 	if text == "" {
 		return err
@@ -56,7 +56,7 @@ func AddHint(err error, text string) error {
 	return WithHint(err, "%s", text)
 }
 
-// WithCode returns err asking for an exit code. A nil err stays nil.
+// WithCode returns err with an exit code. A nil err stays nil.
 func WithCode(err error, code int) error {
 	if err == nil {
 		return nil

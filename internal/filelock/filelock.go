@@ -16,7 +16,7 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Options say how to take a lock. With the zero value Take fails if another process holds the lock.
+// Options are the options of Take. With the zero value, Take fails if another process holds the lock.
 type Options struct {
 	Shared  bool                // others may hold the lock too, if they share it
 	Wait    time.Duration       // how long to wait for those who hold it
@@ -42,8 +42,8 @@ func (e *HeldError) Error() string {
 func (e *HeldError) Hint() string { return "wait until it ends, or end it, and rerun the command" }
 
 const (
-	// fileName is the file that is locked in place of its directory, where directories cannot be locked: NFS locks only
-	// files that are open for writing, and Windows no directories.
+	// fileName is the file that is locked instead of its directory where directories cannot be locked: NFS locks only
+	// files that are open for writing, and Windows cannot lock directories.
 	fileName = ".dsbuild.lock"
 	pause    = 20 * time.Millisecond
 )

@@ -4,7 +4,6 @@ package filetime
 
 import "time"
 
-// Slack is the least age of a change that can be relied on. A file that changed later than this
-// before the reading may have changed again unnoticed: the clocks of file systems are coarse,
-// and a network file system may show a change late.
+// Slack is the minimum reliable age of a change. A younger change may hide a later one, because
+// file systems' clocks are coarse and network file systems show changes late.
 const Slack = time.Minute

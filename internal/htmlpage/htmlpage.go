@@ -1,9 +1,9 @@
-// Package htmlpage writes the HTML reports of dsbuild. A caller says what the page shows; the template,
-// the style and the script are the same for all.
+// Package htmlpage writes dsbuild's HTML reports. The caller provides the contents; all pages share the
+// template, the style and the script.
 //
-// A page is a single file that asks for nothing. Its texts may come from nodes: they are escaped, and the
-// policy of the page allows no other style and no other script than dsbuild's own. Without JavaScript the
-// page lacks only the search and the order of rows.
+// A page is a single file that makes no requests. Its texts may come from nodes, so they are escaped, and
+// the page's policy allows only dsbuild's style and script. Without JavaScript only searching and sorting
+// are missing.
 package htmlpage
 
 import (
@@ -22,12 +22,12 @@ import (
 //go:embed page.html.tmpl page.css page.js
 var files embed.FS
 
-// Text is a text of the page. It may be anybody's: it is shown without control characters.
+// Text is untrusted text. It is shown without control characters.
 type Text string
 
 func (t Text) String() string { return ui.Clean(string(t)) }
 
-// Page is what a page shows.
+// Page is the contents of a page.
 type Page struct {
 	Title    Text
 	Outcome  Outcome
@@ -36,7 +36,7 @@ type Page struct {
 	Sections []Section
 }
 
-// Outcome is whether what the page reports went well.
+// Outcome is the overall result in a page.
 type Outcome string
 
 // The outcomes.
@@ -62,7 +62,7 @@ type Count struct {
 	N      int
 }
 
-// Section is a part of the page. It shows those of its fields that are not empty.
+// Section is a part of the page. Its empty fields are not shown.
 type Section struct {
 	Title Text
 	Items []Item
@@ -71,7 +71,7 @@ type Section struct {
 	After Text
 }
 
-// Item is a finding, or another thing that concerns some nodes.
+// Item is a finding or a note about some nodes.
 type Item struct {
 	Status string // decides its colour
 	Title  Text
@@ -203,7 +203,7 @@ func (p Page) Write(w io.Writer) error {
 	return err
 }
 
-// source names a text of the page by its hash.
+// source returns the Content-Security-Policy hash of a text of the page.
 func source(text []byte) string {
 	sum := sha256.Sum256(text)
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))

@@ -55,7 +55,7 @@ func New(base http.RoundTripper) *Transport {
 	return &Transport{Base: base, StallTimeout: time.Minute, Pause: pause, waits: map[string]time.Time{}}
 }
 
-// pause waits for a time or the end of the context.
+// pause waits for a duration or the end of the context.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -185,8 +185,7 @@ func (t *Transport) warn(format string, args ...any) {
 	}
 }
 
-// Redact returns an address for a message. It hides the whole login: a token may be in the place of
-// the user.
+// Redact returns a URL for a message. It hides the user name too, because that may be a token.
 func Redact(at *url.URL) string {
 	if at.User == nil {
 		return at.String()

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// slowest is the lowest rate of an answer's body in bytes per second. A server that sends less would keep a client waiting
-// for hours without ever being silent.
+// slowest is the minimum rate of a response body in bytes per second. A slower server would keep a client waiting for
+// hours without ever being silent.
 const slowest = 16
 
-// silenceError is a server that took and sent nothing for too long, or next to nothing.
+// silenceError is the error of a server that received and sent too little for too long.
 type silenceError struct {
 	host  string
 	limit time.Duration
@@ -62,7 +62,7 @@ func (t *Transport) sendWatched(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// explain returns the error of a request. It says why the watch ended it.
+// explain returns the error of a request, with the reason if the watch ended it.
 func (w *watch) explain(err error) error {
 	if silent := new(silenceError); errors.As(context.Cause(w.ctx), &silent) {
 		return silent
@@ -70,7 +70,7 @@ func (w *watch) explain(err error) error {
 	return &brokenError{err}
 }
 
-// sentBody is the body of a request. The server must take each piece before the limit.
+// sentBody is the body of a request. The server must read each piece within the limit.
 type sentBody struct {
 	io.ReadCloser
 	watch *watch
@@ -82,7 +82,7 @@ func (b *sentBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// receivedBody is the body of an answer. The limit counts only while the client waits for it.
+// receivedBody is the body of a response. The limit applies only while the client waits for it.
 type receivedBody struct {
 	io.ReadCloser
 	watch *watch

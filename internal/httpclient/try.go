@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The policy of tries.
+// The retry policy.
 const (
 	maxTries       = 5
 	maxSilent      = 2 // tries of a server that says nothing
@@ -23,8 +23,8 @@ const (
 // insideTry marks the context of requests that Try repeats.
 type insideTry struct{}
 
-// Try calls do until it succeeds, fails for good, or has failed too often. Do makes its requests with
-// the context that it gets. attempt counts from 0.
+// Try calls do until it succeeds, fails permanently, or has failed too often. do must use its context
+// for its requests. attempt counts from 0.
 func (t *Transport) Try(ctx context.Context, do func(ctx context.Context, attempt int) error) error {
 	inside := context.WithValue(ctx, insideTry{}, true)
 	for attempt, silent := 0, 0; ; attempt++ {
@@ -49,7 +49,7 @@ func (t *Transport) Try(ctx context.Context, do func(ctx context.Context, attemp
 	}
 }
 
-// isTemporary reports whether another attempt may succeed.
+// isTemporary reports whether a retry may succeed.
 func isTemporary(err error) bool {
 	if permanent := new(permanentError); errors.As(err, &permanent) {
 		return false
@@ -66,7 +66,7 @@ func isTemporary(err error) bool {
 	return connectionFailed(err)
 }
 
-// connectionFailed reports whether no server was reached, or the connection to it broke.
+// connectionFailed reports whether the connection could not be opened, or broke.
 func connectionFailed(err error) bool {
 	broken, quiet := new(brokenError), new(silenceError)
 	return errors.As(err, &broken) || errors.As(err, &quiet) || errors.Is(err, io.ErrUnexpectedEOF)

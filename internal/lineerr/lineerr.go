@@ -1,5 +1,5 @@
-// Package lineerr collects the mistakes of a file and prints them together, each
-// with its line and a caret below the column. It shows no line's secrets.
+// Package lineerr collects the errors in a file and prints them together, each
+// with its line and a caret below the column. Secrets in the lines are hidden.
 package lineerr
 
 import (
@@ -10,15 +10,15 @@ import (
 	"unicode/utf8"
 )
 
-// Position is a place in a file. Line and Column count from 1; a Line of 0
-// means the file as a whole, an empty File no file at all.
+// Position is a place in a file. Line and Column count from 1. If Line is 0, it
+// is the file as a whole. If File is empty, there is no file.
 type Position struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`
 	Column int    `json:"column"`
 }
 
-// PositionOf is the place of a byte of a file's text. Columns count characters.
+// PositionOf returns the position of a byte of a file's text. Columns count characters.
 func PositionOf(file string, text []byte, offset int) Position {
 	before := text[:min(max(offset, 0), len(text))]
 	line := bytes.LastIndexByte(before, '\n') + 1
@@ -33,7 +33,7 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// Problem is one mistake in a file.
+// Problem is one error in a file.
 type Problem struct {
 	Position Position
 	Message  string
@@ -43,7 +43,7 @@ type Problem struct {
 	Excerpt string
 }
 
-// Error holds all mistakes of a file, in the order of the file.
+// Error holds all errors in a file, in the order of the file.
 type Error struct {
 	Problems []Problem
 	Cause    error // why the file could not be read, if so
@@ -51,7 +51,7 @@ type Error struct {
 	dropped int // problems beyond maxProblems
 }
 
-// Shown bounds how many problems are printed; Problems holds all.
+// Shown limits the printed problems. Problems holds all.
 const Shown = 20
 
 // Error lists the problems, each with its place in the file.
@@ -92,7 +92,7 @@ func (e *Error) ExitCode() int { return 2 }
 // Unwrap returns the reason why the file could not be read, if so.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// List collects the mistakes of one file.
+// List collects the errors in a file.
 type List struct {
 	Lines    []string // of the file, for the excerpts
 	Problems []Problem
@@ -101,13 +101,13 @@ type List struct {
 	shown   map[int]string // lines without their secrets, by number
 }
 
-// Bounds of the cost of a file with very many mistakes.
+// Limits on the cost of a file with many errors.
 const (
 	maxProblems = 10_000
 	maxLine     = 10_000 // bytes of a line that is shown in part
 )
 
-// Add records a mistake at a place. It removes credentials from URLs in the message.
+// Add records an error at a place. It removes credentials from URLs in the message.
 func (l *List) Add(at Position, hint, format string, args ...any) {
 	if len(l.Problems) == maxProblems {
 		l.dropped++
@@ -130,7 +130,7 @@ func (l *List) Add(at Position, hint, format string, args ...any) {
 	l.Problems = append(l.Problems, p)
 }
 
-// Err returns the recorded mistakes as an *Error, in the order of the file, or nil.
+// Err returns the recorded errors as an *Error, in the order of the file, or nil.
 func (l *List) Err() error {
 	if len(l.Problems) == 0 {
 		return nil

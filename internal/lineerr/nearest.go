@@ -33,7 +33,7 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// DidYouMean is a hint that names the candidate most like word, or "".
+// DidYouMean returns a hint with the candidate most like word, or "".
 func DidYouMean(word string, candidates []string) string {
 	if near := Nearest(word, candidates); near != "" {
 		return "did you mean " + near + "?"
@@ -41,8 +41,8 @@ func DidYouMean(word string, candidates []string) string {
 	return ""
 }
 
-// Distance returns how far two words are apart: Letter for each letter to insert, drop, replace
-// or swap with its neighbour, and less for a letter that looks like the other.
+// Distance returns the edit distance of two words: Letter for each letter to insert, drop, replace
+// or swap with its neighbor, and less for letters that look alike.
 func Distance(a, b string) int {
 	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

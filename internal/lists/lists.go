@@ -1,9 +1,9 @@
-// Package lists has what package slices lacks. Every package may use it.
+// Package lists complements package slices. Every package may use it.
 package lists
 
 import "strings"
 
-// Map returns a list with the value of each item.
+// Map applies a function to each item.
 func Map[T, U any](items []T, value func(T) U) []U {
 	values := make([]U, len(items))
 	for i, item := range items {

@@ -1,8 +1,8 @@
 // Package nodeerr finds messages about different nodes that have the same cause.
 //
-// A message for people contains details that each node has for itself: its address, a process,
-// its free space. The code that writes the message marks these details with Own. Common is the
-// message without them. Nodes with the same one share a line of a report.
+// A human-readable message contains details that differ between nodes: an address, a process, the
+// free space. The code that writes the message marks these details with Own. Common is the message
+// without them. Nodes with equal Common share a line of a report.
 package nodeerr
 
 import (
@@ -16,13 +16,13 @@ import (
 // gap replaces a marked value.
 const gap = "…"
 
-// own is a marked value: a detail that a node has for itself.
+// own is a marked value.
 type own struct{ value any }
 
 // Format implements fmt.Formatter: it prints the value as if it were not marked.
 func (o own) Format(s fmt.State, verb rune) { fmt.Fprintf(s, fmt.FormatString(s, verb), o.value) }
 
-// Own marks an argument of Errorf or Messagef as a detail that each node has for itself.
+// Own marks an argument of Errorf or Messagef as a detail that differs between nodes.
 func Own(value any) any { return own{value} }
 
 // left prints gap in place of a marked value, for every verb.
@@ -86,8 +86,8 @@ func without(format string, args []any) string {
 	return fmt.Sprintf(strings.NewReplacer("%%", "%%", "%w", "%v").Replace(format), kept...)
 }
 
-// Common returns the message of an error without the node's own details, wherever in the chain of
-// errors they were marked.
+// Common returns the message of an error without the node's own details, marked anywhere in the chain
+// of errors.
 func Common(err error) string {
 	switch e := err.(type) { //nolint:errorlint // each link of the chain is looked at by itself
 	case nil:

@@ -1,7 +1,7 @@
-// Package private decides whether another account can change a file: by the owner, the mode, the group and the access
-// control list (ACL) of each part of its path. What dsbuild runs, or reads as its own, must be private in this sense.
+// Package private decides whether another account can change a file, by the owner, the mode, the group and the access
+// control list (ACL) of each part of its path. Files that dsbuild runs or trusts must be private in this sense.
 //
-// The rule is a POSIX shell function, because nodes without a Python need it too. Check applies it on this machine.
+// The rule is a POSIX shell function, because nodes without Python need it too. Check applies it locally.
 package private
 
 import (
@@ -23,9 +23,9 @@ var script string
 // and nothing if all are.
 func Script() string { return script }
 
-// Check returns an error that names the first part of the path of dir, or the first of the files in it, that another
-// account can change. Parent directories in files come before their contents. Files that do not exist are private.
-// On Windows every file is: a user's directories have no other writers there.
+// Check returns an error for the first part of the path of dir, or the first of the files in it, that another account
+// can change. Parent directories in files come before their contents. Files that do not exist are private. On Windows
+// every file is, because a user's directories have no other writers there.
 func Check(ctx context.Context, dir string, files ...string) error {
 	if runtime.GOOS == "windows" {
 		return nil

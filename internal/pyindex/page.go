@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// link is a link to a file, as a page has it.
+// link is a link to a file in a page.
 type link struct {
 	name, address string
 	sha256        string
@@ -24,7 +24,7 @@ type link struct {
 	reason        string
 }
 
-// flag is true if the page has the boolean true or a text.
+// flag is true for the JSON value true or a string.
 type flag struct {
 	set  bool
 	text string
@@ -91,7 +91,7 @@ func attributes(t html.Token) map[string]string {
 	return out
 }
 
-// maxDots bounds the number of tags that a wheel's name can expand to.
+// maxDots limits the number of tags that a wheel's name can expand to.
 const maxDots = 16
 
 var (

@@ -22,7 +22,7 @@ import (
 // maxPage bounds a page of an index, in bytes.
 const maxPage = 32 << 20
 
-// ErrNoProject is the answer of an index that has no such project.
+// ErrNoProject means that an index does not have the project.
 var ErrNoProject = errors.New("project not found")
 
 // File is one distribution that an index lists.
@@ -38,7 +38,7 @@ type File struct {
 	url *url.URL
 }
 
-// Client queries indexes. It requests a page again only if the index did not answer.
+// Client queries indexes. It caches pages, except failures.
 type Client struct {
 	transport *httpclient.Transport
 	http      *http.Client
@@ -52,7 +52,7 @@ type page struct {
 	absent error // the index has no such project
 }
 
-// New makes a client that reaches indexes through transport, with the policy of package httpclient.
+// New returns a client that uses transport, with the policy of package httpclient.
 func New(transport http.RoundTripper) *Client {
 	t := httpclient.New(transport)
 	return &Client{transport: t, http: &http.Client{Transport: t}, pages: map[string]page{}}
@@ -80,7 +80,7 @@ func (c *Client) Files(ctx context.Context, index, project string) ([]File, erro
 	return got.files, got.absent
 }
 
-// The forms of a page, best first.
+// The formats of a page, best first.
 const (
 	jsonType = "application/vnd.pypi.simple.v1+json"
 	htmlType = "application/vnd.pypi.simple.v1+html"
@@ -141,8 +141,8 @@ func read(contentType string, text []byte) ([]link, error) {
 	return nil, fmt.Errorf("unexpected Content-Type %.60q for a project page", kind)
 }
 
-// Download calls use with the bytes of the file; again, from their start, if the connection breaks.
-// The caller compares the digest.
+// Download calls use with the bytes of the file. If the connection breaks, it retries from the start.
+// The caller must verify the digest.
 func (c *Client) Download(ctx context.Context, f File, use func(io.Reader) error) error {
 	return c.transport.Try(ctx, func(ctx context.Context, _ int) error {
 		res, err := c.do(ctx, f.url.String(), "*/*")
@@ -154,7 +154,7 @@ func (c *Client) Download(ctx context.Context, f File, use func(io.Reader) error
 	})
 }
 
-// do requests an address. The answer is a success; its body is open. An error names the address
+// do requests a URL and returns a successful response with an open body. An error contains the URL
 // without its login.
 func (c *Client) do(ctx context.Context, address, accept string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)

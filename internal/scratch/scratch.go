@@ -1,5 +1,5 @@
-// Package scratch makes temporary directories that do not outlive their process for long: a later
-// process removes the directory of a process that was killed.
+// Package scratch makes temporary directories. If a process is killed, a later process removes its
+// directory.
 package scratch
 
 import (
@@ -14,12 +14,12 @@ import (
 
 const (
 	prefix = "dsbuild-run-"
-	// kept is how long a directory without a lock stays: long enough for a person to inspect it
-	// after a crash, and for a process to make and lock it.
+	// kept is how long an unlocked directory stays: long enough to inspect it after a crash, and for a
+	// process to make and lock it.
 	kept = 24 * time.Hour
 )
 
-// Dir is a directory of this process alone. No other user can enter it.
+// Dir is a directory for this process. Other users cannot enter it.
 type Dir struct {
 	Path string
 	held *flock.Flock
@@ -47,7 +47,7 @@ func New(parent string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	// On a file system without locks, no other process takes the directory for abandoned.
+	// On a file system without locks, no other process treats the directory as abandoned.
 	held := lockOf(path)
 	if ok, err := held.TryLock(); !ok && err == nil {
 		return nil, errors.New("lock " + path + ": held by another process")

@@ -1,5 +1,5 @@
-// Package secrets hides secret values in texts of others. A program may write a value in many spellings: a
-// node in JSON, a server in HTML or in a URL, curl in base64. So the text is cleaned and decoded before it is searched.
+// Package secrets hides secret values in foreign text. A value may be encoded: by a node in JSON, by a server in HTML
+// or in a URL, by curl in base64. For that reason the text is cleaned and decoded before it is searched.
 package secrets
 
 import (
@@ -18,11 +18,10 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Shortest is the least length of a value of which nothing else is known than that it is secret: a shorter one would
-// remove letters from every line.
+// Shortest is the minimum length of a secret of unknown kind. A shorter one would remove letters from every line.
 const Shortest = 4
 
-// shortestEncoded is the least length of the base64 and hex digits that are searched for.
+// shortestEncoded is the minimum length of base64 and hex digits that are searched for.
 const shortestEncoded = 6
 
 // Hider hides values. The nil Hider only cleans.
@@ -47,7 +46,7 @@ func (h *Hider) Add(secret, name string) {
 		}
 		h.add(hex.EncodeToString([]byte(secret)), name, true, shortestEncoded)
 	}
-	// The longest value first: otherwise a value that is the beginning of another would leave the rest of it readable.
+	// The longest value first: otherwise a prefix of another value would leave the rest of that value readable.
 	slices.SortStableFunc(h.values, func(a, b value) int { return cmp.Compare(len(b.text), len(a.text)) })
 }
 
@@ -58,8 +57,8 @@ func (h *Hider) add(text, name string, ignoreCase bool, least int) {
 	}
 }
 
-// inBase64 returns the digits that a secret has in base64 wherever it stands, such as behind a user name: those that
-// depend on no other byte, for each of the three positions in a group, in both alphabets.
+// inBase64 returns the base64 digits of a secret at any position in a text, such as after a user name: for each of the
+// three offsets in a group and both alphabets, the digits that depend on no other byte.
 func inBase64(secret string) []string {
 	var all []string
 	for before, first := range []int{0, 2, 3} {
@@ -82,8 +81,8 @@ func Login(address string) string {
 	return authority[:max(0, strings.LastIndexByte(authority, '@'))]
 }
 
-// Passwords returns the password of a URL, or its token, as it is there and decoded: a program may show it without the
-// URL.
+// Passwords returns the password of a URL, or its token, both unchanged and decoded, because a program may show it
+// without the URL.
 func Passwords(address string) []string {
 	login := Login(address)
 	_, password, both := strings.Cut(login, ":")
@@ -101,7 +100,7 @@ func Decoded(part string) string {
 	return part
 }
 
-// Hide cleans a text of others and replaces the secrets in it.
+// Hide cleans foreign text and replaces the secrets in it.
 func (h *Hider) Hide(text string) string {
 	text = ui.Clean(text)
 	if h == nil || len(h.values) == 0 {
@@ -130,7 +129,7 @@ type span struct {
 }
 
 // find returns where the secrets are in the text that a layer was decoded from. It decodes the layer up to depth times,
-// each time one kind of escape: a secret may itself hold what looks like one of another kind.
+// each time one kind of escape, because a secret may contain what looks like an escape of another kind.
 func (h *Hider) find(l layer, depth int) []span {
 	var found []span
 	for _, kind := range []byte(`%\&`) {
@@ -159,7 +158,7 @@ func (h *Hider) find(l layer, depth int) []span {
 	return found
 }
 
-// maxDepth is how often a text is decoded: a server may quote a URL that it got in one.
+// maxDepth is how often a text is decoded. A server may quote a URL that was a parameter of a URL.
 const maxDepth = 2
 
 // layer is a text after some decoding.
