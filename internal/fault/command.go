@@ -6,7 +6,7 @@ import (
 )
 
 // Command is a dsbuild command in a hint. Its String is a placeholder, which Expand replaces by the command: the
-// package that writes the hint knows what helps, but only the command line knows the inventory, the flags and the nodes.
+// package that writes the hint knows what helps, and only the command line knows inventory, flags and nodes.
 type Command struct {
 	Do    string     `json:"do"`              // such as verify; see Deploy for deploy
 	Flags []string   `json:"flags,omitempty"` // with their values: --deps bundle
