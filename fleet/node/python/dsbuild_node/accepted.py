@@ -1,5 +1,5 @@
 """The files of a wheel that the controller has accepted, and what the node keeps of the wheel: its statement,
-the signatures and its RECORD. The controller judges all of it again before a rollback."""
+the signatures and its RECORD. The controller checks all of it again before a rollback."""
 import hashlib
 import json
 import os
@@ -11,19 +11,19 @@ from dsbuild_node.record import HASHES, file_digest, owners, rows_in, unknown_co
 
 
 def stored_path(home, sha256):
-    """Where the node keeps what lay beside a wheel."""
+    """The path of a wheel's statement and signatures."""
     return os.path.join(home, "signed", sha256 + ".json")
 
 
 def store_signed(home, signed, sha256):
-    """Keeps what lay beside a wheel, if somebody has signed it."""
+    """Store a wheel's statement and signatures, if it is signed."""
     if signed["signatures"]:
         os.makedirs(os.path.join(home, "signed"), exist_ok=True)
         save_json(stored_path(home, sha256), signed)
 
 
 def forget_signed(home, kept):
-    """Removes what lay beside all wheels except those with these digests."""
+    """Remove the statements and signatures of all wheels except those with these digests."""
     folder = os.path.join(home, "signed")
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         if name[:-len(".json")] not in kept:
@@ -31,7 +31,7 @@ def forget_signed(home, kept):
 
 
 def path_in(places, name):
-    """The path of a file of a wheel after the installation, "" if installers rename it."""
+    """Return the path of a wheel's file after the installation, or "" if installers rename it."""
     parts, scheme = name.split("/"), ""
     if parts[0].endswith(".data") and len(parts) > 2:
         scheme, parts = parts[1], parts[2:]
@@ -40,8 +40,8 @@ def path_in(places, name):
 
 
 def digests_of(path, first_lines=(), new=hashlib.sha256):
-    """The digests of a file, as RECORD writes them: its own and, for a command to which an installer
-    gave one of these first lines, that of the command in the wheel. None for a link."""
+    """Return a file's digests, in RECORD's syntax. If an installer gave a command one of these first lines, the second
+    digest is the command's in the wheel. A link has no digests."""
     if os.path.islink(path):
         return []
     try:
@@ -54,8 +54,8 @@ def digests_of(path, first_lines=(), new=hashlib.sha256):
 
 
 def refuse_others(record, places, first_lines):
-    """Refuses an installation of which a file is not that of the accepted wheel, or that has more code
-    in DeepSpeed's folder. record is the RECORD in the wheel."""
+    """Refuse an installation with a file that differs from the accepted wheel, or with more code in DeepSpeed's folder.
+    record is the RECORD in the wheel."""
     site, rows = places[""], []
     for row in rows_in(record.encode("utf-8", "surrogateescape")):
         path, (algorithm, _, want) = path_in(places, row[0]), row[1].partition("=")
@@ -72,8 +72,8 @@ def refuse_others(record, places, first_lines):
 
 
 def kept_answer(home, sha256, places, first_lines, files):
-    """The answer about a version that a rollback would bring back, for the controller's judgement. files maps
-    the path of each file after the rollback to the one that it has now."""
+    """Describe the version that a rollback would restore, for the controller's policy check. files maps the path of
+    each file after the rollback to its current path."""
     from binascii import b2a_base64  # the controller cuts long texts of a node, and drops line breaks
 
     told = {path: digests_of(now, first_lines if os.path.dirname(path) == places["scripts"] else ()) for path, now in files.items()}

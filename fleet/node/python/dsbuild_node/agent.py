@@ -69,7 +69,7 @@ class Orders:
                 self.pending.append(order)
 
     def listen(self, wait):
-        """Reads all that is there. Waits at most so long for its beginning."""
+        """Read all pending input. Wait up to wait seconds for its beginning."""
         while not self.ended and select.select([0], [], [], wait)[0]:
             self.read()
             wait = 0
@@ -78,14 +78,14 @@ class Orders:
         return self.ended or time.monotonic() - self.heard > REQUEST["silence_s"]
 
     def check(self):
-        """Raises Gone if nobody wants the result of the order under way."""
+        """Raise Gone if the result of the current order is no longer wanted."""
         self.listen(0)
         if self.silent() or any(o["do"] in self.urgent for o in self.pending):
             raise Gone()
 
     def take(self):
         """Returns the next order. Raises Gone if there will be none."""
-        self.listen(0)  # what came while the agent was busy counts before silence is judged
+        self.listen(0)  # what came while the agent was busy ends a silence
         while not self.pending:
             if self.silent():
                 raise Gone()

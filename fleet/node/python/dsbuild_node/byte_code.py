@@ -59,7 +59,7 @@ def differing(site, found, brought):
 
 
 def compiles_to(module, level, data):
-    """Whether byte code is that of a module, or of a form that Python ignores and compiles again."""
+    """Whether byte code matches its module, or has a form that Python ignores and compiles again."""
     import importlib.util
     import marshal
 

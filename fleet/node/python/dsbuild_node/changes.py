@@ -95,8 +95,8 @@ def remove(path):
 
 
 def sweep(path):
-    """Removes a path that is no longer needed, and ignores an error: NFS keeps a folder while a
-    process has a file in it open. The next run tries again."""
+    """Remove a path that is no longer needed. Ignore an error: NFS keeps a folder while a
+    process has a file in it open. The next run removes it."""
     try:
         remove(path)
     except OSError:
@@ -238,7 +238,7 @@ class Workplace:
             os.fsync(f.fileno())
 
     def last_run(self):
-        """The run that made the last change, "" if there was none. Fails if a change could not be noted."""
+        """Return the run that made the last change, or "". Fail if a change could not be recorded."""
         for path in [os.path.join(self.home, name) for name in sorted(os.listdir(self.home)) if name.endswith((".json", ".jsonl", ".xz"))]:
             if not stat.S_ISREG(os.lstat(path).st_mode) or path == self.journal and not os.access(path, os.W_OK):
                 raise Failed("%s is not a writable regular file" % path, "own-file")
@@ -341,7 +341,7 @@ def run_agent(env, verbs):
                     undo = [o for o in orders.pending if o["do"] == "undo"]
                     if not undo or orders.ended:
                         env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in orders.pending)
-                        return  # nobody waits for an answer
+                        return  # the controller no longer waits
                     orders.pending = undo
     except Gone:
         pass

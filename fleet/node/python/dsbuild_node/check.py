@@ -1,5 +1,5 @@
 """Check that a training job of this user would find the wanted wheel on this node. Changes nothing. As a program it runs in
-a process of its own, which imports what a job would import."""
+a separate process, which imports what a job would import."""
 from dsbuild_node.controller import REQUEST, emit
 from dsbuild_node.distributions import dist_info, metadata_version, record_sha256
 from dsbuild_node.import_check import Failed, check_found, check_place, lacking
@@ -7,7 +7,7 @@ from dsbuild_node.record import altered, record_rows
 
 
 def check_files(place, request):
-    """RECORD must be that of the installation, and every file must match RECORD."""
+    """Check that RECORD is the installation's and every file matches it."""
     info = dist_info([place])
     if info is None or record_rows(info) is None:
         raise Failed("no DeepSpeed with a RECORD in %s" % place, "deploy-again")

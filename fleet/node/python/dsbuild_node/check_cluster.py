@@ -1,5 +1,5 @@
 """The program of a check on a node: one agent. It reports the progress of a collective in
-messages of its own. It writes nothing but small files, which it removes. It listens on ports
+separate messages. It writes nothing but small files, which it removes. It listens on ports
 that answer only callers who know a random token. When it ends, it ends all processes that it
 started."""
 import array
@@ -419,7 +419,7 @@ class Listener:
         threading.Thread(target=self.serve, daemon=True).start()
 
     def open(self, port):
-        """Listens on a port, 0 for any; the number, or an OSError."""
+        """Listen on a port, or on any port if it is 0. Return the port, or an OSError."""
         both = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
         try:
             listening = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
@@ -658,7 +658,7 @@ class Ranks:
                 pass  # it has ended; follow reports that
 
     def silent(self):
-        """How long each process has been silent; each sends a sign of life every second."""
+        """How long each process has been silent; each sends a heartbeat every second."""
         now = time.monotonic()
         return [[rank, now - heard] for rank, heard in sorted(self.heard.items())]
 

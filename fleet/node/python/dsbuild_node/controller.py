@@ -31,7 +31,7 @@ def source_of(name):
 
 
 def emit(message):
-    """Sends one message. dsbuild ignores all other output on stdout."""
+    """Send one message. The controller ignores all other output on stdout."""
     data = ("\n" + MARK + json.dumps(message, separators=(",", ":")) + "\n").encode("ascii")
     while data:
         data = data[os.write(1, data):]

@@ -1,5 +1,5 @@
 """The agent that changes an environment. It lives as long as its standard input: when the
-controller goes away, for whatever reason, the input ends and the node itself restores the
+controller goes away, for any reason, the input ends and the node itself restores the
 environment.
 
 All files of dsbuild are in HOME:
@@ -12,7 +12,7 @@ All files of dsbuild are in HOME:
   installed.json   a note on the installed version
   previous/        the version before it
   bytecode.xz      the byte code that came with the wheel
-  signed/          the signatures of the installed wheel and of the one before it
+  signed/          the signatures of the installed wheel and of the previous one
   journal.jsonl    a line for each change"""
 import errno
 import hashlib
@@ -105,7 +105,7 @@ def move(source, target):
 
 
 def inside(path):
-    """path, which must lie in this environment, and not among dsbuild's own files."""
+    """Return path resolved. It must be in this environment, and not among dsbuild's own files."""
     real = resolved(path)
     if (real + os.sep).startswith((HOME + os.sep, os.path.realpath(HOME) + os.sep)):
         raise Failed("package file %s is among dsbuild's own files" % path)
@@ -115,7 +115,7 @@ def inside(path):
 
 
 def outermost(paths):
-    """paths without those that lie inside another one, which move with it."""
+    """Return paths without those inside another path, which move with it."""
     kept = []
     for path in sorted(set(paths), key=lambda p: p.split(os.sep)):
         if not kept or not path.startswith(kept[-1] + os.sep):
@@ -124,7 +124,7 @@ def outermost(paths):
 
 
 def check_wheel(wheel, digests):
-    """The file must be the one that was sent."""
+    """Check that the file is the wheel that was sent."""
     got = digest_of(wheel["file"], digests)
     if got != wheel["sha256"]:
         raise Failed("%s has sha256 %s, not %s" % (wheel["file"], got, wheel["sha256"]))
@@ -154,14 +154,14 @@ class Replacement:
             self.altered |= altered - others
         for place in sites() if "deepspeed" in self.names else ():
             self.packages.append(os.path.join(place, "deepspeed"))
-            # verify calls code that nobody owns a difference, so a deploy takes it away.
+            # verify reports code without an owner as a difference, so a deploy removes it.
             unknown = [os.path.join(place, path) for path in unknown_code(place, [])]
             self.own |= set(unknown) - set(owners([path for path in unknown if path not in self.own], self.names))
 
     def roots(self, incoming):
         """The paths to move aside for new files. incoming maps the path of each new file to a
         function that reports whether the file there is the same; None if that is unknown."""
-        self.own |= self.altered & set(incoming)  # a new command replaces the old one, also if somebody has altered that
+        self.own |= self.altered & set(incoming)  # a new command replaces the old one even if that was altered
         moved, blocking = self.own_roots(), {}
         for path in sorted(incoming):
             root = first_new(path, BASES.values(), moved)
@@ -302,7 +302,7 @@ def commands_of(entry_points):
             if not plain_entry:
                 raise Failed("wheel has an ambiguous entry point: %.100r" % line)
             found.add(plain_entry.group(1))
-    # pip makes its own, and those of easy_install, for each version.
+    # pip adds versioned commands of pip and easy_install.
     if "pip" in found:
         found |= {"pip%d" % sys.version_info[0], "pip%d.%d" % sys.version_info[:2]}
     if "easy_install" in found:
@@ -311,8 +311,8 @@ def commands_of(entry_points):
 
 
 def first_lines():
-    """The first lines of a script that start this environment's Python: that of mend_first_lines, then
-    those of pip."""
+    """The first lines of a script that start this environment's Python: first the line of mend_first_lines, then
+    pip's."""
     from shlex import quote
 
     folder, lines = os.path.dirname(sys.executable), []
@@ -396,7 +396,7 @@ def foreign_files(change, files):
 
 
 def noted_digests(files):
-    """The sha256 of each file, and the target of each link, by the keys of files; "" for what is neither."""
+    """Return each file's sha256 or each link's target, by the keys of files, or "" for anything else."""
     def noted(path):
         try:
             return "-> " + os.readlink(path) if os.path.islink(path) else file_digest(path).hexdigest()
@@ -422,8 +422,8 @@ def same_as_file(kept):
 
 
 def open_as_environment():
-    """Lets new files, also those of pip, be read and written by those who may read and write the folder of
-    the packages, whatever umask the login has: by its group if they get it too, never written by others.
+    """Let those who may read and write the folder of the packages also read and write new files, including pip's,
+    regardless of the login's umask: by its group if they get it too, never written by others.
     HOME gets that folder's group and mode. A link in the place of HOME stays as it is, if it is private."""
     owner = foreign_owner([sys.prefix, scripts_folder()] + sites())
     if owner:
@@ -473,7 +473,7 @@ class Environment(Workplace):
                  "run": self.last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[])
-        for name in os.listdir(HOME):  # nobody else works here while the lock is held
+        for name in os.listdir(HOME):  # no other program works here while the lock is held
             if name.startswith(("run-", "kept-")) or name.endswith(".part"):
                 sweep(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-" + REQUEST["run"])
@@ -603,7 +603,7 @@ class Environment(Workplace):
         done = dict(self.change, done=True, extra_wheels=self.extra_wheels, installed=order["installed"], journal=order["journal"], forget=order["forget"])
         last = kept_change()
         same = noted_sha256(done["before"]) and noted_sha256(done["before"]) == noted_sha256(done["installed"])
-        done["again"] = bool(last and same and not self.extra_wheels)  # other wheels beside it are a change to go back from
+        done["again"] = bool(last and same and not self.extra_wheels)  # other wheels are a change to roll back
         if order["forget"] or done["again"]:
             stays = foreign_folder(done)
         else:
@@ -678,14 +678,14 @@ class Environment(Workplace):
 
     @staticmethod
     def kept():
-        """The change before, and the files that a rollback puts back: the name of each, and its path."""
+        """Return the previous change, and the files that a rollback restores: the name and the path of each."""
         last = previous_change()
         if not last:
             raise Failed("no previous version to roll back to", "one-version-back")
         return last, aside_files(last, PREVIOUS)
 
     def tell_kept(self, _):
-        """The version that a rollback would put back, for the controller's judgement."""
+        """Describe the version that a rollback would restore, for the controller's policy check."""
         last, files = self.kept()
         files = {path_of(name): aside for name, aside in files.items()}
         infos = [os.path.dirname(path) for path in files if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
@@ -693,7 +693,7 @@ class Environment(Workplace):
         return kept_answer(HOME, noted_sha256(last.get("noted")), places, first_lines(), files)
 
     def roll_back(self, order):
-        """Exchanges the installed version for the one before the last deploy."""
+        """Exchange the installed version for the previous one."""
         last, files = self.kept()
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
             raise Failed("previous version changed during the policy check", "deploy-wanted")
@@ -715,14 +715,13 @@ class Environment(Workplace):
         return {"version": now["version"], "record": now["record"], "altered": now["altered"], "noted": last.get("noted"), "wrong_byte_code": wrong}
 
     def verify_back(self, _):
-        """Compares the version that was put back with what it was before the deploy."""
+        """Compare the restored version with its state before the deploy."""
         was = self.kept()[0]["digests"]
         refuse_changed(noted_digests({name: path_of(name) for name in was}), was)
         return {}
 
     def undo(self):
-        """Undoes the change, if there is one. A recorded change stays: then this tries once more
-        to complete it."""
+        """Undo the change, if any. A recorded change stays: completing it is retried."""
         if self.change:
             self.look()
         if self.change and self.recorded:
@@ -741,7 +740,7 @@ class Environment(Workplace):
 
 
 def installed_places(info):
-    """The folders of the schemes of a wheel that was installed beside this dist-info."""
+    """Return the folders by scheme of the wheel that was installed with this dist-info."""
     return {"": os.path.dirname(info), "scripts": scripts_folder(), "data": os.path.realpath(sys.prefix)}
 
 
@@ -759,7 +758,7 @@ def byte_code(brought):
 
 
 def add_byte_code(site, modules):
-    """Writes byte code beside its modules, as if this Python had compiled them."""
+    """Write byte code next to its modules, as if this Python had compiled them."""
     import importlib.util
 
     for name, code in modules.items():
@@ -774,8 +773,8 @@ def add_byte_code(site, modules):
 
 
 def compile_modules(info):
-    """Compiles the modules of a distribution and lists the byte code in RECORD, as pip would: pip does
-    not, because the files are first compared with those of the accepted wheel."""
+    """Compile the modules of a distribution and list the byte code in RECORD, as pip would. pip does not compile them,
+    because the files are compared with the accepted wheel first."""
     import py_compile
     import warnings
 
@@ -792,8 +791,8 @@ def compile_modules(info):
 
 
 def remove_wrong_byte_code():
-    """Removes the byte code that is not that of its module of DeepSpeed, and returns its paths: Python
-    compiles these modules again."""
+    """Remove the byte code of DeepSpeed that does not match its module, and return its paths. Python compiles these
+    modules again."""
     info = dist_info(sites())
     wrong = wrong_byte_code(info, record_rows(info) or []) if info else []
     for path in wrong:
@@ -816,8 +815,8 @@ def clone(source, target):
 
 
 def verify_now(request):
-    """Proves the installation in this process, which compares files and imports nothing. To load ops takes
-    a process of its own."""
+    """Verify the installation in this process, which compares files and imports nothing. Loading ops takes a separate
+    process."""
     import importlib
 
     importlib.invalidate_caches()
@@ -825,7 +824,7 @@ def verify_now(request):
 
 
 def before():
-    """The DeepSpeed that is there now, in the form of the report."""
+    """Return the installed DeepSpeed, in the form of the report."""
     found = installed()
     if found and not found["record"]:
         raise Failed("cannot read %s" % dist_info(sites()), "disk")

@@ -125,12 +125,12 @@ def headers(data):
 
 
 def metadata_version(info):
-    """The version in a dist-info, that of its name if METADATA is damaged."""
+    """Return the version in a dist-info, or in its name if METADATA is damaged."""
     return metadata_of(info)[1] or (os.path.splitext(os.path.basename(info))[0].split("-") + [""])[1]
 
 
 def record_sha256(info):
-    """The sha256 of RECORD itself, "" if there is none."""
+    """Return the sha256 of RECORD itself, or ""."""
     data = content(os.path.join(info, "RECORD"), 1 << 26)
     if not data:
         return ""

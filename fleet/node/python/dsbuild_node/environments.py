@@ -1,5 +1,5 @@
 """The agent that makes environments and switches to them. It never changes an environment: it makes
-a new one beside the old one, and renames a link. If the controller goes away, the agent removes the
+a new one next to the old one, and renames a link. If the controller goes away, the agent removes the
 environment that it is making."""
 import hashlib
 import io
@@ -39,7 +39,7 @@ class Environments(Workplace):
         Workplace.__init__(self, HOME, JOURNAL)
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
         self.recorded, self.keep, self.syncing, self.own = False, True, None, {}
-        self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
+        self.noted = self.known = self.early = None  # files of the current and the new environment; the EarlyInstaller
 
     def describe(self, error):
         """The message about an error: hints are about the folder of the environments, not about this Python's."""
@@ -64,7 +64,7 @@ class Environments(Workplace):
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[], have=[])
         self.sweep_stored()
-        for name in os.listdir(HOME):  # nobody else works here while the lock is held
+        for name in os.listdir(HOME):  # no other program works here while the lock is held
             if name.startswith("run-") or GONE in name:
                 sweep(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-" + REQUEST["run"])
@@ -122,7 +122,7 @@ class Environments(Workplace):
                     self.known.sha256(os.path.join(site, row[0]))
 
     def install(self, order, orders):
-        """Makes a new environment from the files that have arrived, or uses the one that exists."""
+        """Make a new environment from the files that have arrived, or use an existing one."""
         for sha256, signed in order["accepted"].items():
             store_signed(HOME, signed, sha256)
         if order["ready"]:
@@ -172,7 +172,7 @@ class Environments(Workplace):
         return whole.describe()
 
     def tell_kept(self, _):
-        """The DeepSpeed of the environment before, for the controller's judgement."""
+        """Describe the previous environment's DeepSpeed, for the controller's policy check."""
         name = target(PREVIOUS)
         folder, noted = os.path.join(PLACE, name), (mark_of(name) or {}).get("deepspeed") or {}
         site = site_of(folder)
@@ -217,7 +217,7 @@ class Environments(Workplace):
         folder = os.path.join(FILES, f["sha256"])
         path = os.path.join(folder, f["name"])
         if os.path.islink(path) or digest_of(path, self.digests) != f["sha256"]:
-            sweep(folder)  # so that the next run sends it again
+            sweep(folder)  # the next run sends it
             raise Failed("%s changed after it was sent" % path, "deploy-again")
         return path
 
@@ -229,7 +229,7 @@ class Environments(Workplace):
 
     @staticmethod
     def free_name(digest):
-        """An unused name for a new environment: another one with the same digest may be in use."""
+        """Return an unused name for a new environment: a second environment with the same digest may be in use."""
         name, n = digest[:16], 1
         while exists(os.path.join(PLACE, name)):
             n += 1
@@ -237,7 +237,7 @@ class Environments(Workplace):
         return name
 
     def unpack_uv(self, f):
-        """Unpacks the program from uv's wheel. It is read once more: noted times are no proof for a program."""
+        """Unpack the program from uv's wheel. It is read and hashed here: recorded times are no proof for a program."""
         self.uv = os.path.join(self.dir, "uv")
         with open(self.stored_file(f), "rb") as stored:
             data = stored.read()
@@ -266,7 +266,7 @@ class Environments(Workplace):
             free_page_cache(os.path.join(FILES, w["sha256"], w["name"]))
 
     def run_uv(self, order, orders, arguments):
-        os.makedirs(CACHE, mode=0o700, exist_ok=True)  # uv lets everybody write its locks there
+        os.makedirs(CACHE, mode=0o700, exist_ok=True)  # uv lets all users write its locks there
         env = installer_env(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
         try:
             run_program("uv", [self.uv] + arguments, env, self.dir, orders, self.lock, order["limit_s"])
@@ -284,7 +284,7 @@ class Environments(Workplace):
             end_sync(self.syncing, SYNC_LIMIT)
             save_json(os.path.join(folder, NOTE), dict(order["mark"], own=self.own))
         before = target(CURRENT)
-        same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
+        same = before and mark_of(before).get("digest") == order["digest"]  # rebuilt: nothing to roll back to
         last, keep = last_change(), order["keep"]
         if same and last and not last["undone"] and not last["wrong"]:
             order["journal"]["again"] = last["runs"][-MOST_AGAIN:]
@@ -357,7 +357,7 @@ class Environments(Workplace):
         try:
             needed, pythons = needs()
         except (TypeError, LookupError, AttributeError, OSError, ValueError):
-            return  # a note that nobody can read: its environment may need everything
+            return  # a damaged note: its environment may need everything
         for name in listed_folders(PYTHONS):
             path = os.path.join(PYTHONS, name)
             if name not in pythons and (not name.startswith("run-") or is_old(path)) and not in_use(path):
@@ -400,7 +400,7 @@ class Environments(Workplace):
 
 
 def forget_notes_of_uv(folder):
-    """Removes uv's lock, which everybody could take, and its notes of when the wheels came to this node:
+    """Remove uv's lock, which any user could take, and its notes of when the wheels came to this node:
     without them equal wheels make equal environments, to the byte."""
     sweep(os.path.join(folder, ".lock"))
     site = site_of(folder)
@@ -409,7 +409,7 @@ def forget_notes_of_uv(folder):
         if not entry.endswith(".dist-info") or not exists(os.path.join(site, note_file)):
             continue
         lines = content(record, 1 << 26).splitlines(True)
-        with open(record + PART, "wb") as f:  # a file of its own: RECORD may be a link to the cache's
+        with open(record + PART, "wb") as f:  # a new file, because RECORD may be a link to the cache's
             f.writelines(line for line in lines if not line.startswith(os.fsencode(note_file) + b","))
         os.rename(record + PART, record)
         os.unlink(os.path.join(site, note_file))

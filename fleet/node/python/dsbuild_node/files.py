@@ -27,7 +27,7 @@ def content(path, most=1 << 20):
 
 
 def text(path):
-    """The beginning of a text file, "" if it cannot be read."""
+    """Return the beginning of a text file, or "" if it cannot be read."""
     return content(path).decode("utf-8", "replace")
 
 

@@ -29,8 +29,8 @@ def shadow_advice(place):
 
 
 def found_by_import(name):
-    """The package, or else the module, that an import of a name would run, "" if there is none. importlib.util would
-    find the same, but to import it takes longer than the answer."""
+    """Return the package, or else the module, that an import of a name would run, or "". importlib.util would find the
+    same, but importing it takes longer than the answer."""
     for finder in sys.meta_path:
         spec = finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
         if spec is not None:
@@ -40,7 +40,7 @@ def found_by_import(name):
 
 
 def check_place():
-    """The package that an import finds must be the one that was installed."""
+    """Check that an import finds the installed package."""
     package = found_by_import("deepspeed")
     if not package:
         raise Failed("cannot import deepspeed: not found", "removed")

@@ -1,5 +1,5 @@
-"""Follows the probe: inspects the DeepSpeed of a node, whoever installed it. It sends the
-digests of the files; the control node judges them. Writes nothing."""
+"""Follows the probe: inspects the DeepSpeed of a node, regardless of its installer. It sends the
+digests of the files; the control node checks them. Writes nothing."""
 import hashlib
 import os
 import sys

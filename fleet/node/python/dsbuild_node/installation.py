@@ -12,7 +12,7 @@ from dsbuild_node.record import (
 
 
 def record_of(name):
-    """The sha256 of the RECORD of a distribution, "" if there is none."""
+    """Return the sha256 of a distribution's RECORD, or ""."""
     for found, info in named_infos():
         if found == name:
             return record_sha256(info)
@@ -84,7 +84,7 @@ def is_environments(path):
 
 def recorded_file(info, row, commands):
     """(path, whether the file is the package's own) of a row of RECORD. Outside of site-packages a row alone does not make
-    somebody's file the package's own: it needs the digest of the file, or the file is one of commands."""
+    a file the package's own: it needs the digest of the file, or the file is one of commands."""
     path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
     if path.startswith(tuple(place + os.sep for place in sites())) and os.sep + ".dsbuild" + os.sep not in path:
         return path, True
@@ -104,7 +104,7 @@ def taken(commands):
     for info in dist_infos(sites()) if there else ():
         for row in record_rows(info) or ():
             path, _ = recorded_file(info, row, ())
-            if path not in others:  # a command that RECORD lists may be replaced, also if somebody has altered it
+            if path not in others:  # a command that RECORD lists may be replaced even if it was altered
                 there.pop(path, None)
     owner = dict(owners(list(there), {"deepspeed"}), **others)
     return {name: owner.get(path, "") for path, name in there.items()}

@@ -1,4 +1,4 @@
-"""Compares the files of a Python that dsbuild has sent with those of its archive. Changes nothing."""
+"""Compares the files of a Python that dsbuild has sent with its archive. Changes nothing."""
 import hashlib
 import os
 
@@ -52,7 +52,7 @@ def altered_python(folder, tree):
 
 
 def wrong_modules(site, paths, known=None, only=None):
-    """The byte code that Python would run and that is not that of its module."""
+    """Return the byte code that Python would run and that does not match its module."""
     found = [f for f in byte_code_files(site, [[p, ""] for p in paths])
              if (only is None or f[1] in only) and not (known and known.find(os.path.join(site, f[1])) == "")]
     if not found:

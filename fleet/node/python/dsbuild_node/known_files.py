@@ -47,8 +47,8 @@ class Known:
 
 
 def times(path):
-    """The times of a file. One of them changes with every change of the file, also if its owner sets
-    the other one."""
+    """Return the times of a file. At least one of them changes with every change of the file, even if its owner sets
+    the other."""
     st = os.stat(path)
     return [st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns]
 

@@ -1,4 +1,4 @@
-"""Loads every op of a node's DeepSpeed, whoever installed it, and names the ops that do not
+"""Loads every op of a node's DeepSpeed, regardless of its installer, and names the ops that do not
 load. Writes nothing, not even byte code."""
 import sys
 

@@ -25,7 +25,7 @@ OWN = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")  # an installer's 
 
 
 def unsafe():
-    """The first folder of the environment that another user could change, "" if there is none."""
+    """Return the first folder of the environment that another user could change, or ""."""
     parts = ["dsbuild", "dsbuild/env"] + [os.path.join("dsbuild/env", inner) for inner in (
         ".dsbuild", ".dsbuild/files", ".dsbuild/cache", ".dsbuild/pythons", ".dsbuild/inbox", ".dsbuild/signed", REQUEST["name"])]
     names = [name for name in (target(CURRENT), target(PREVIOUS)) if name]
@@ -34,7 +34,7 @@ def unsafe():
 
 
 def target(link):
-    """The name of the environment that a link in PLACE names, "" where there is none."""
+    """Return the name of the environment that a link in PLACE points to, or ""."""
     try:
         name = os.readlink(link)
     except OSError:
@@ -84,7 +84,7 @@ def python_of(folder):
 
 
 def whole_of(digest):
-    """The name of a whole environment with this digest, "" if there is none. The current one comes first."""
+    """Return the name of a whole environment with this digest, or "". The current one comes first."""
     names = [target(CURRENT), target(PREVIOUS)] + sorted(os.listdir(PLACE) if os.path.isdir(PLACE) else [])
     for name in names:
         if name and not name.startswith(".") and name not in ("current", "previous"):
@@ -100,7 +100,7 @@ def listed_folders(path):
 
 
 def stored(files):
-    """The sha256 of those files that the node has."""
+    """Return the sha256 of the files that are in FILES."""
     return [f["sha256"] for f in files if os.path.isfile(os.path.join(FILES, f["sha256"], f["name"]))]
 
 
@@ -121,7 +121,7 @@ def told_file(path, is_link):
 
 class Whole:
     """Compares every file of an environment with RECORD, its own files with the note on it, and its Python with
-    the archive, if dsbuild has sent one. A new environment has no note yet: then python names its Python. Does
+    the archive, if it was sent. A new environment has no note yet: then python names its Python. Does
     not read known files."""
 
     def __init__(self, folder, python=None, known=None):
@@ -152,7 +152,7 @@ class Whole:
             self.wrong += [name + (" is altered" if name in noted else " belongs to no package") for name in self.own if self.own[name] != noted.get(name)]
 
     def interpreter(self, folder):
-        """The Python that dsbuild has sent must be that of its archive, and the one of the environment."""
+        """Check that the Python that was sent matches its archive, and that the environment uses it."""
         place, program = os.path.join(PYTHONS, self.python["sha256"]), os.path.join(PYTHONS, self.python["program"])
         self.wrong += ["python: " + fault for fault in altered_python(place, self.python["tree"])]
         if os.path.realpath(python_of(folder)) != os.path.realpath(program):

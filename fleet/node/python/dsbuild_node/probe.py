@@ -80,7 +80,7 @@ def behind(path, prefix, most):
 
 
 def listed(path):
-    """The names in a directory, in order; none where there is none."""
+    """Return the names in a directory, sorted, or [] if it cannot be read."""
     try:
         return sorted(os.listdir(path))
     except OSError:
@@ -88,7 +88,7 @@ def listed(path):
 
 
 def torch_home():
-    """Where the torch on the path lies, "" where there is none; it is not imported."""
+    """Return the folder of the torch on the path, or "". It is not imported."""
     for place in sys.path:
         if os.path.isfile(os.path.join(place, "torch", "version.py")):
             return os.path.join(place, "torch")
@@ -174,8 +174,7 @@ def zipped(place, found):
 
 
 def extra_wheels():
-    """The sha256, by name, of the wheels that dsbuild installed with DeepSpeed, those
-    that nobody has replaced since."""
+    """Return the sha256, by name, of the wheels that dsbuild installed with DeepSpeed and nothing replaced since."""
     wheels = noted_extra_wheels(load_json(os.path.join(home(), "installed.json")))
     names = [w["name"] for w in wheels]
     now = {name: record_sha256(info) for name, info in named_infos() if name in names} if names else {}
@@ -183,7 +182,7 @@ def extra_wheels():
 
 
 def pip_text(places):
-    """The source of the pip inside the environment, "" if it has none."""
+    """Return the source of the pip inside the environment, or ""."""
     for place in places:
         if os.path.isfile(os.path.join(place, "pip", "__main__.py")):
             return text(os.path.join(place, "pip", "__init__.py"))[:4000] or "?"
@@ -269,7 +268,7 @@ def probe(installed, taken, drift):
              "tag": "cp%d%d%s" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else ""),
              "machine": uname[4], "platform": (uname[0].lower() + "_" + uname[4]).replace("-", "_"), "flags": cpu_flags()}
     if sys.version_info < (3, 8):
-        return facts, 0  # the shell goes on
+        return facts, 0  # the shell continues
     places = sites()
     smi = start_smi()
     try:

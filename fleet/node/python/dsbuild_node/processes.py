@@ -17,7 +17,7 @@ def words_of(pid, what):
 
 
 def variable(pid, name):
-    """A variable that a process was started with, "" if that cannot be read."""
+    """Return a variable that a process was started with, or "" if it cannot be read."""
     for word in words_of(pid, "environ"):
         if word.startswith(name + "="):
             return word[len(name) + 1:]
@@ -39,7 +39,7 @@ def ancestors(pid):
 
 
 def is_dsbuild(words):
-    """Whether a command line is that of a program of dsbuild, started by this machine or another one."""
+    """Whether a command line runs a program of dsbuild, started by any control node."""
     return any(word.startswith("#dsbuild\n") for word in words[1:5])
 
 
@@ -69,7 +69,7 @@ class Process:
         self.root = "/proc/%d/root" % pid if exe else ""
 
     def interpreter_folder(self):
-        """The folder of the interpreter in its command line, as this user can reach it; "" if unknown."""
+        """Return the folder of the interpreter in its command line, as this user can reach it, or ""."""
         word = self.words[0] if self.python else ""
         if word.startswith("/"):
             return self.root + os.path.dirname(word)
@@ -155,7 +155,7 @@ class Environment:
         return None if now is None else False
 
     def holds(self, root, paths):
-        """Whether one of the paths of a process lies in the environment's places."""
+        """Whether one of the paths of a process is in the environment's places."""
         above = set()
         for path in paths:
             while path not in above:
@@ -165,7 +165,7 @@ class Environment:
 
 
 def plain_python(word):
-    """The name of an interpreter without its folder; "" if it is not a Python."""
+    """Return the name of an interpreter without its folder, or "" if it is not a Python."""
     name = os.path.basename(word)
     return name if name.startswith("python") and not name[len("python"):].strip("0123456789.t") else ""
 
@@ -207,7 +207,7 @@ def user_of(pid):
 
 
 def job_of(pid):
-    """The scheduler's job that a process belongs to, "" if it belongs to none."""
+    """Return the scheduler's job that a process belongs to, or ""."""
     for part in text("/proc/%s/cgroup" % pid).replace("\n", "/").split("/"):
         if part.startswith("job_") and part[4:].isdigit():
             return "Slurm job " + part[4:]

@@ -223,9 +223,8 @@ def byte_code_files(site, rows):
 
 
 def wrong_byte_code(info, rows):
-    """Byte code that Python would run and that is not that of its module. First compares one
-    digest over all byte code with the one in the wheel's manifest: if they are equal, nothing
-    is wrong."""
+    """Return the byte code that Python would run and that does not match its module. One digest over all byte code is
+    compared with the wheel's manifest first: if they are equal, nothing is wrong."""
     site, manifest = os.path.dirname(info), load_json(os.path.join(info, "dsbuild.json"))
     brought = (manifest or {}).get("bytecode")
     brought, found = brought if isinstance(brought, dict) else None, byte_code_files(site, rows)

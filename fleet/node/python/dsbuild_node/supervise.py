@@ -196,7 +196,7 @@ class Job:
             try:
                 send(message)
             except OSError:
-                pass  # nobody listens any more; standard input tells so, too
+                pass  # the controller has gone; standard input shows it, too
 
     def find_obstacle(self):
         """Why the job cannot run here, or None."""
@@ -253,7 +253,7 @@ class Job:
             environment.update(self.spec["env"])
             environment["RANK_LOGS"] = self.logs
             os.execvpe("bash", ["bash", os.path.join(self.folder, self.spec["run"])], environment)
-        except BaseException as e:  # whatever it is, this process must end here
+        except BaseException as e:  # for any reason, this process must end here
             os.write(2, ("%s\n" % e).encode())
         os._exit(127)
 
@@ -397,7 +397,7 @@ class Job:
                     st = os.stat(path)
                 except OSError:
                     continue
-                file = path, st.st_ino  # torchrun may begin an attempt's folder anew
+                file = path, st.st_ino  # torchrun may recreate an attempt's folder
                 if file in self.ignored:
                     continue
                 kind = by_local.group(1) + by_local.group(3) if by_local else "out"
