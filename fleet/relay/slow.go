@@ -8,8 +8,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
-// A node that receives from another node is slow if it gets less than 1/slowShare of the pieces that half of the others
-// get, and its parent has so many more that they would take slowLooks looks.
+// A node that receives from another node is slow if it gets less than 1/slowShare of the median gain, and a usual node
+// would take slowLooks looks to make up its lag behind its parent.
 const (
 	lookEvery = 5 * time.Second
 	slowShare = 4
