@@ -261,7 +261,7 @@ func (i Interpreter) check() error {
 	return nil
 }
 
-// chooseInterpreter returns the archive of a Spec for a kind of node; nil if the Spec has none.
+// chooseInterpreter returns the archive of a Spec for a kind of node, or nil if the Spec has none.
 func (s *Spec) chooseInterpreter(k Platform, dir string) (*Interpreter, error) {
 	if len(s.Archives) == 0 {
 		return nil, nil

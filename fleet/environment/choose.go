@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// choose returns the wheel that pip would take on a node of a kind: the one with the most specific
-// tag (PEP 425), then with the highest build number.
+// choose returns the wheel that pip would take on a node of a kind: it has the most specific
+// tag (PEP 425), then the highest build number.
 func choose(all []File, python string, k Platform) (File, error) {
 	facts := k.facts(python)
 	var best File
@@ -88,8 +88,8 @@ func rankOf(tag, python string) []int {
 	return []int{group, minor, platformRank(parts[2])}
 }
 
-// platformRank prefers a newer glibc, then any platform tag, then pure Python. Of two names of one glibc
-// it prefers the one with the version, as pip does.
+// platformRank prefers a newer glibc, then any platform tag, then pure Python. Of two names of the same glibc
+// it prefers the name with the version, as pip does.
 func platformRank(platform string) int {
 	glibc, machine := wheel.SplitPlatform(platform)
 	switch {

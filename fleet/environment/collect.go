@@ -33,7 +33,7 @@ type Collector struct {
 	Note    func(format string, args ...any) // reports a download
 }
 
-// damagedf returns the error of a file that is not the one of the lock.
+// damagedf returns the error of a file that differs from the lock.
 func damagedf(format string, args ...any) error {
 	return fault.WithCode(fmt.Errorf(format, args...), 4)
 }
@@ -71,7 +71,6 @@ func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[str
 	return paths, nil
 }
 
-// bring fetches a file of a lock.
 func (c *Collector) bring(ctx context.Context, l *Lock, f File) (string, error) {
 	if f.Path != "" {
 		return "", fault.WithHint(damagedf("%s not found", localPath(l, f)),
@@ -93,8 +92,7 @@ func localPath(l *Lock, f File) string {
 	return path
 }
 
-// here returns the path of a file on this machine; "" if it is not there. A file that is there
-// with another content is an error, except in the cache.
+// here returns the path of a file on this machine, or "". A file with other content is an error, except in the cache.
 func (c *Collector) here(l *Lock, f File) (string, error) {
 	var places []string
 	if f.Path != "" {

@@ -45,7 +45,7 @@ func (l *Lock) Program() string { return cmp.Or(l.Interpreter, "python"+l.Python
 type Set struct {
 	Platform
 	Digest    string       `json:"digest"`           // identifies the resulting environment
-	Python    *Interpreter `json:"python,omitempty"` // bundled Python; nil means the node's own
+	Python    *Interpreter `json:"python,omitempty"` // bundled Python, if any
 	Installer File         `json:"installer"`        // uv's wheel, which is not part of the environment
 	Files     []File       `json:"files"`            // sorted by name
 }
@@ -106,7 +106,7 @@ func ReadLock(path string) (*Lock, error) {
 	return l, nil
 }
 
-// lineOf returns the line of the file in which an error of JSON lies; 0 for any other error.
+// lineOf returns the line of a JSON error in text. It returns 0 for any other error.
 func lineOf(text []byte, err error) int {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -123,7 +123,7 @@ func lineOf(text []byte, err error) int {
 	return 1 + bytes.Count(text[:at], []byte("\n"))
 }
 
-// parseLock reads the text of a lock file. It refuses every entry that could mean another file.
+// parseLock reads the text of a lock file. It rejects every entry that could mean another file.
 func parseLock(text []byte) (*Lock, error) {
 	if len(text) > maxLock {
 		return nil, fmt.Errorf("not a lockfile: larger than %d MiB", maxLock>>20)
@@ -261,7 +261,7 @@ func (s Set) Torch() string {
 	return ""
 }
 
-// For returns the set for a node: of several compatible sets, the one with the newest glibc. If none
+// For returns the set for a node. If several are compatible, it returns the set with the newest glibc. If none
 // is compatible, the error describes why.
 func (l *Lock) For(f node.Facts) (*Set, error) {
 	for i := range slices.Backward(l.Sets) { // a set with a bundled Python does not need the node's Python

@@ -182,8 +182,8 @@ func (s *Spec) CheckWheels(kinds []Platform) error {
 	return err
 }
 
-// localsFor returns the local wheels for each kind of node: of every package the one that installs there. all are
-// those of openLocals.
+// localsFor returns the local wheels for each kind of node: for every package, the wheel that installs there. all comes
+// from openLocals.
 func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 	own := make([][]File, len(kinds))
 	var problems lineerr.List

@@ -36,7 +36,7 @@ type lockedWheel struct {
 	Hashes map[string]string `toml:"hashes"`
 }
 
-// fileName is the wheel's own name: PEP 751 leaves it out where the address ends with it.
+// fileName is the wheel's own name, which PEP 751 omits if the address ends with it.
 func (w lockedWheel) fileName() string {
 	if w.Name != "" {
 		return w.Name
@@ -160,8 +160,8 @@ func uvPlatform(k Platform) (string, error) {
 	return fmt.Sprintf("%s-manylinux_2_%d", k.Machine, minor), nil
 }
 
-// noSolution is uv's exit code if no set of packages meets the requirements; it has another one for
-// an index that does not answer.
+// noSolution is uv's exit code if no set of packages meets the requirements. For an index that does not answer,
+// the code differs.
 const noSolution = 1
 
 // run runs uv in a folder. Its error has uv's own explanation.
