@@ -1,4 +1,4 @@
-// Package envdeploy puts whole environments on the nodes of an inventory: it makes an environment beside
+// Package envdeploy puts whole environments on the nodes of an inventory: it makes an environment next to
 // the current one, verifies it and switches to it by one rename of a link. docs/commands.md (Files) and
 // places.py name the files on a node.
 package envdeploy
@@ -61,11 +61,11 @@ func (n *nodeState) steps() []fleet.Step {
 		return []fleet.Step{
 			// fit: waits until no process uses the environment.
 			await,
-			// python: brings the Python of the lock along, beside the others.
+			// python: sends the lock's Python.
 			python,
 			// put: takes the lock, sends the files that the node lacks. It releases a node that has the result already.
 			n.run.PutStep(n.Node, "put", n.put),
-			// install: makes the environment beside the current one.
+			// install: makes the environment next to the current one.
 			{Name: "install", Limit: limit(change.InstallLimit) + change.ProgramGrace, Do: n.install, Needed: n.HoldsLock},
 			// verify: compares every package, loads every op.
 			{Name: "verify", Limit: limit(change.VerifyLimit), Do: n.verify},
@@ -95,8 +95,8 @@ func (n *nodeState) steps() []fleet.Step {
 	return nil
 }
 
-// Survey judges the wheels, then connects to every node, probes it and decides its action. It changes nothing.
-// It judges only the wheels of DeepSpeed: no other wheel has files in its folder.
+// Survey checks the wheels against the policy, then connects to every node, probes it and decides its action. It
+// changes nothing. It checks only the wheels of DeepSpeed: no other wheel has files in DeepSpeed's folder.
 func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 	files := d.opt.Files
 	for _, sum := range slices.Sorted(maps.Keys(files.Wheels)) {

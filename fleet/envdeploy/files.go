@@ -28,7 +28,7 @@ type Files struct {
 	Manifests map[string]wheel.Manifest // what other wheels show of the nodes that they run on; see ReadManifests
 }
 
-// OpenFiles reads files that were collected. It refuses wheels that would write what is not theirs.
+// OpenFiles reads files that were collected. It rejects wheels that would write files of others.
 func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string) (*Files, error) {
 	f := &Files{
 		Paths: paths, Wheels: map[string]*wheel.Loaded{},
@@ -70,8 +70,8 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 	return f, nil
 }
 
-// ReadManifests reads the machine code of the wheels of each set, but for DeepSpeed's, which has a manifest of its own, and torch and
-// its packages, which are chosen by version.
+// ReadManifests reads the machine code of the wheels of each set, except DeepSpeed's, which has a manifest, and torch
+// and its packages, which are chosen by version.
 func (f *Files) ReadManifests(ctx context.Context, l *environment.Lock, sums environment.Sums) error {
 	f.Manifests = map[string]wheel.Manifest{}
 	for _, set := range l.Sets {
@@ -120,7 +120,7 @@ func refuseWheel(format string, args ...any) error {
 	return fault.New(fault.Usage, hint, format, args...)
 }
 
-// apart refuses two wheels that write different bytes to the same path.
+// apart rejects two wheels that write different bytes to the same path.
 func apart(files []environment.File, written map[string]map[string]string) error {
 	first := map[string]environment.File{}
 	for _, f := range files {

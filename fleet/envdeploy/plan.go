@@ -19,10 +19,10 @@ import (
 // NodePlan is the action on one node.
 type NodePlan struct {
 	change.Decision
-	Set    *environment.Set // the files for the node; nil if none serves it
+	Set    *environment.Set // the files for the node; may be nil
 	Ready  bool             // the node has the environment already: only the link changes
 	Send   []environment.File
-	Python bool   // bring the Python of the set
+	Python bool   // send the Python of the set
 	Back   string // the digest of the environment that a rollback restores
 }
 
@@ -94,7 +94,7 @@ type ProbeResult struct {
 	Facts     *node.Facts // nil if it could not be probed
 	State     *EnvironmentState
 	Processes node.Processes // of the current environment
-	Python    *nodePython    // set if the lock brings a Python along
+	Python    *nodePython    // set if the lock has a Python
 	Shares    string         // equal on nodes that share the folder of the environments; empty if not known
 	Err       error
 }
@@ -131,8 +131,8 @@ func planNodes(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 const mixedHint = "lock and deploy each node type separately (--limit), " +
 	"each with a separate environment file that sets another folder:"
 
-// refuseMixedFolders refuses to install where another node has the folder in common and needs another environment,
-// as nodes of two machine types with one home do: the link current leads to one.
+// refuseMixedFolders refuses nodes that share the folder with a node that needs another environment, such as nodes of
+// two machine types with one home directory: the link current leads to one environment.
 func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
 	first, mixed := map[string]*NodePlan{}, map[string]*NodePlan{} // by folder: two nodes with different sets
 	for i, n := range nodes {

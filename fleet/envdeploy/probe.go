@@ -21,7 +21,7 @@ type nodeState struct {
 	index int // in the inventory
 	run   *Deploy
 
-	brought   *nodePython       // set if the lock brings a Python along
+	brought   *nodePython       // set if the lock has a Python
 	inside    *node.Facts       // with the Python of the environment, once it is verified
 	state     *EnvironmentState // before the change
 	processes node.Processes    // of the current environment
@@ -36,7 +36,7 @@ type nodeState struct {
 type EnvironmentState struct {
 	Last     *node.LastChange `json:"last"`     // the last change of Current, if any
 	Current  *Environment     `json:"current"`  // nil: none
-	Previous *Environment     `json:"previous"` // the environment that a rollback restores; nil: none
+	Previous *Environment     `json:"previous"` // the environment that a rollback restores, if any
 	Ready    []string         `json:"ready"`    // digests of whole environments
 	Have     []string         `json:"have"`     // sha256 of files that need not be sent
 	Free     int64            `json:"free"`
@@ -165,7 +165,7 @@ func (n *nodeState) refuseUnsafe(why string) error {
 	return node.WithAdvice(node.NewNodeError(why), "unsafe-place", n.Host.Python, n.Facts)
 }
 
-// wanted is the digest of the environment that the node should have; "" if there is none for it.
+// wanted is the digest of the environment that the node should have, or "".
 func (n *nodeState) wanted() string {
 	set, err := n.run.opt.Lock.For(*n.Facts)
 	if err != nil {

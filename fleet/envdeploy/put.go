@@ -18,7 +18,7 @@ type begun struct {
 	change.BeginReply
 	Have    []string     `json:"have"` // the sha256 of files that the node keeps
 	Current *Environment `json:"current"`
-	Before  *Environment `json:"before"` // the one that a rollback restores
+	Before  *Environment `json:"before"` // the environment that a rollback restores
 	Old     []string     `json:"old"`    // the names of environments that no link needs
 }
 
@@ -76,8 +76,7 @@ func (n *nodeState) uploads() []change.Upload {
 	var files []change.Upload
 	if n.plan.Python {
 		python := n.plan.Set.Python
-		// Until it has come, another Python must run the program of a relay. One that is there already may be
-		// replaced meanwhile.
+		// Until it arrives, another Python must run the program of a relay. An existing one may be replaced meanwhile.
 		relays := n.brought != nil && n.brought.use != "" && !n.brought.has(refOf(n.plan.Set))
 		files = append(files, change.Upload{LocalFile: n.run.local(python.SHA256, python.Size), NoRelay: !relays})
 	}

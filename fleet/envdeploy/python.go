@@ -36,7 +36,7 @@ type pythonRef struct {
 	Program string `json:"program"` // its path below the folder of these Pythons
 }
 
-// refOf returns the reference to the interpreter of a set; nil if none comes along.
+// refOf returns the reference to the interpreter of a set, or nil if the set has none.
 func refOf(s *environment.Set) *pythonRef {
 	if s == nil || s.Python == nil {
 		return nil
@@ -48,7 +48,7 @@ func refOf(s *environment.Set) *pythonRef {
 type nodePython struct {
 	home     string   // the folder of all environments
 	there    []string // programs of Pythons that came along earlier (pythonRef.Program)
-	use      string   // the program that runs; "" for none
+	use      string   // the program that runs, or ""
 	writable bool
 	free     int64
 }
@@ -118,8 +118,7 @@ func (n *nodeState) findPython(ctx context.Context) (*nodePython, error) {
 	return p, nil
 }
 
-// interpreter is the Python that runs dsbuild's programs on the node: the one of the environment,
-// as soon as it is there.
+// interpreter is the Python that runs dsbuild's programs on the node: the environment's Python once it exists.
 func (n *nodeState) interpreter() string {
 	switch ref := refOf(n.plan.Set); {
 	case n.brought == nil:
@@ -130,8 +129,7 @@ func (n *nodeState) interpreter() string {
 	return n.brought.use
 }
 
-// bringPython sends the archive of the Python to a folder of its own, and unpacks it there. Its folder appears whole
-// or not at all.
+// bringPython sends the archive of the Python and unpacks it into a new folder, which appears atomically.
 func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
 	ref := refOf(n.plan.Set)
 	work := n.brought.place("run-" + n.run.Fleet.Run + "-" + change.FileLabel(n.Host.Name))

@@ -38,7 +38,7 @@ func (d *Deploy) soFar() *report.Report {
 	return r
 }
 
-// compare finds nodes whose files differ from those of most nodes with the same set. If there is no
+// compare finds nodes whose files differ from the majority of the nodes with the same set. If there is no
 // majority, all these nodes differ.
 func (d *Deploy) compare() {
 	counts := map[string]map[string]int{}
@@ -73,7 +73,7 @@ func (d *Deploy) compare() {
 	}
 }
 
-// environment is the digest of the environment that the node has now; "" for none.
+// environment is the digest of the node's current environment, or "".
 func (n *nodeState) environment() string {
 	if n.now == nil {
 		return ""
@@ -81,7 +81,7 @@ func (n *nodeState) environment() string {
 	return n.now.Digest
 }
 
-// wheel is the wheel of DeepSpeed that the node should have; nil for none.
+// wheel is the wheel of DeepSpeed that the node should have, or nil.
 func (n *nodeState) wheel() *report.Wheel {
 	if n.plan.Set == nil {
 		return nil

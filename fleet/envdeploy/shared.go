@@ -47,7 +47,7 @@ const removeAskLimit = 15 * time.Second
 func (n *nodeState) usedElsewhere(ctx context.Context) []string {
 	old := slices.Clone(n.begun.Old)
 	switch before, current := n.begun.Before, n.begun.Current; {
-	case current != nil && current.Digest == n.plan.Set.Digest: // it is made anew
+	case current != nil && current.Digest == n.plan.Set.Digest: // it is rebuilt
 		old = append(old, current.Name)
 	case before != nil:
 		old = append(old, before.Name)

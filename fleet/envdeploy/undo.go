@@ -21,7 +21,7 @@ func (n *nodeState) end(ctx context.Context, failed error) {
 	}
 	var is struct {
 		change.UndoReply
-		Current *Environment `json:"current"` // the one that is there now
+		Current *Environment `json:"current"` // the environment in use now
 	}
 	var seen begun
 	undone, err := n.run.Undo(ctx, n.Node, n.agent(), &is, &seen)

@@ -78,7 +78,7 @@ func (n *nodeState) check(ctx context.Context) error {
 	return nil
 }
 
-// compareWithLock compares the packages on the node with those of the lock, file by file.
+// compareWithLock compares the packages on the node with the lock, file by file.
 func (n *nodeState) compareWithLock() error {
 	differs := n.differences()
 	if len(differs) == 0 {
