@@ -38,7 +38,7 @@ const (
 	LevelCompute Level = "compute"
 )
 
-// Installation is the one that a node should have, and how to check it.
+// Installation describes what a node should have installed, and how to check it.
 type Installation struct {
 	Level       Level             `json:"level"`
 	Version     string            `json:"version"`

@@ -139,7 +139,7 @@ func groupBy(all []*nodeState, key func(*nodeState) string) [][]*nodeState {
 	return groups
 }
 
-// group names the nodes that a node is compared with: those of its wheel's kind.
+// group is equal for nodes that are compared with each other: nodes of the same kind of wheel.
 func (n *nodeState) group() string {
 	if n.wheel == nil {
 		return ""
@@ -411,8 +411,8 @@ func (n *nodeState) matchesRecord() bool {
 }
 
 // compareWithNote compares dsbuild's own note of the installation with the node. This finds a RECORD
-// that somebody changed to agree with changed files. It also finds an installation by hand, which
-// is only a note if the files are those of the wheel. A node's note proves nothing about
+// that was changed to agree with changed files. It also finds an installation by hand, which
+// is only a note if the files match the wheel. A node's note proves nothing about
 // another node, because the node may lie.
 func (n *nodeState) compareWithNote() {
 	if n.installed == nil {

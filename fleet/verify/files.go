@@ -67,7 +67,7 @@ func (f fileList) compare() *contents {
 	return c
 }
 
-// fileLists stores each list of files once, however many nodes have it.
+// fileLists stores each list of files once, for any number of nodes.
 type fileLists struct {
 	mu   sync.Mutex
 	kept map[string]*contents
@@ -76,7 +76,7 @@ type fileLists struct {
 // maxKnown bounds how many known digests dsbuild sends to a node.
 const maxKnown = 16
 
-// digests returns the digests of the lists that nodes need not send again.
+// digests returns the digests of the lists that nodes may omit.
 func (f *fileLists) digests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func filesOf(path string) (map[string]string, error) {
 	return files, err
 }
 
-// inHex converts a digest from RECORD's encoding to hex, as nodes write it; "" if it is invalid.
+// inHex converts a digest from RECORD's encoding to hex, as nodes write it. It returns "" if the digest is invalid.
 func inHex(digest string) string {
 	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(digest, "="))
 	if err != nil {

@@ -53,9 +53,9 @@ func commandsOf(w *wheel.Loaded) []string {
 	}
 }
 
-// withWheel adds to the deploys in a hint the wheel that the node should run: its own of --wheel, else the one that most
-// nodes like it run, by dsbuild's notes, else its own by these. If there is none, the user must choose it. deploys reports
-// whether there are any.
+// withWheel adds to the deploys in a hint the wheel that the node should run: the node's of --wheel, else the wheel
+// that most nodes like it run, by dsbuild's notes, else the node's wheel by these. If there is none, the user must
+// choose one. deploys reports whether there are any.
 func (n *nodeState) withWheel(hint string) (expanded string, deploys bool) {
 	expanded = fault.Expand(hint, func(c fault.Command) string {
 		deploys = deploys || c.Do == "deploy"

@@ -27,12 +27,12 @@ type nodeState struct {
 	*fleet.Node
 	run *run
 
-	wheel     *wheel.Loaded // the wheel that it should run; nil: the same as most nodes
+	wheel     *wheel.Loaded // the wheel that it should run; by default the same as most nodes
 	unfit     []string      // why that wheel does not fit it
 	installed *installation // nil: the node has no DeepSpeed, or no usable Python
-	runs      *report.Wheel // the wheel that it runs, or should run; nil if there is neither
+	runs      *report.Wheel // the wheel that it runs, or should run, if any
 	runsOther bool          // it does not run the expected wheel
-	proven    bool          // its files are those of the expected wheel, whoever installed them
+	proven    bool          // its files are the expected wheel's, even if another tool installed them
 
 	findings
 	taken   map[string]string // see Facts
@@ -70,7 +70,7 @@ func (n *nodeState) note(format string, args ...any) {
 // installation is inspect_files.py's answer about the registered DeepSpeed.
 type installation struct {
 	Version string   `json:"version"`
-	Noted   *noted   `json:"noted"`  // nil: dsbuild has never installed here
+	Noted   *noted   `json:"noted"`  // nil before the first installation by dsbuild
 	Digest  string   `json:"digest"` // of Files
 	Files   fileList `json:"files"`  // in DeepSpeed's folder; omitted if the controller knows Digest
 	Others  fileList `json:"others"` // outside that folder: commands, metadata
@@ -80,7 +80,7 @@ type installation struct {
 	Links   paths    `json:"links"`  // links to folders in its folder: Python imports through them
 	Code    paths    `json:"code"`   // byte code that is neither the wheel's nor compiled from its module
 
-	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's manifest; null if dsbuild did not build the wheel
+	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's manifest, or null if dsbuild did not build the wheel
 
 	// Set by readLists, from Files and Others.
 	contents                      *contents // of DeepSpeed's folder
@@ -328,7 +328,7 @@ func (n *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
 	return best.Wheel, best.Verdict.Reasons
 }
 
-// version is the DeepSpeed that the node has; nil if it has none, or none is known.
+// version is the node's DeepSpeed, or nil if there is none or it is unknown.
 func (n *nodeState) version() *report.Version {
 	if n.Facts == nil || n.Facts.DeepSpeed == nil {
 		return nil

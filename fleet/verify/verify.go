@@ -7,10 +7,11 @@
 // the nodes with their wheels or, without wheels, with the majority.
 //
 // The node itself decides where the decision needs its Python or its other files: whether an import
-// finds this DeepSpeed, which byte code is not that of its module, whose code is in DeepSpeed's folder,
-// which links to folders are there, whether a wheel that dsbuild installed with DeepSpeed was changed
-// (inspect_files.py), which ops do not load (load_ops.py) and which compute something else (compute_ops.py). The control node decides the
-// rest: which files differ from RECORD (files.go), from the wheel or from the other nodes (compare.go).
+// finds this DeepSpeed, which byte code does not match its module, whose code is in DeepSpeed's folder,
+// which links to folders exist, whether a wheel that dsbuild installed with DeepSpeed was changed
+// (inspect_files.py), which ops do not load (load_ops.py) and which compute something else (compute_ops.py). The
+// control node decides the rest: which files differ from RECORD (files.go), from the wheel or from the other nodes
+// (compare.go).
 package verify
 
 import (
