@@ -112,8 +112,8 @@ func (a *evaluation) toolkitVersion() string {
 	return a.torch.CUDA
 }
 
-// fitsTorch reports whether a CUDA source can serve a torch at all. A toolkit of another major
-// cannot compile for it, and torch refuses such a toolkit.
+// fitsTorch reports whether a CUDA source can serve a torch at all. Torch rejects a toolkit with a
+// different major version, which cannot compile for it.
 func (r CUDASourceInfo) fitsTorch(torch Torch, g BuildHost) bool {
 	if r.Source == FoundCUDA {
 		return g.CUDA != "" && majorOf(g.CUDA) == majorOf(torch.CUDA)
@@ -121,7 +121,7 @@ func (r CUDASourceInfo) fitsTorch(torch Torch, g BuildHost) bool {
 	return r.TorchCUDA == majorOf(torch.CUDA)
 }
 
-// checkHost refuses a build environment in which the CUDA source cannot be
+// checkHost rejects a build environment in which the CUDA source cannot be
 // installed.
 func (a *evaluation) checkHost() {
 	a.impossible = a.source.Suite != "" && (a.host.Host || a.host.Suite != a.source.Suite)
@@ -143,7 +143,7 @@ func (a *evaluation) checkHost() {
 	}
 }
 
-// checkMachine refuses what is impossible for a wheel for aarch64, or where another machine builds it.
+// checkMachine rejects what is impossible for aarch64 wheels and for cross builds.
 func (a *evaluation) checkMachine() {
 	switch {
 	case !a.torch.hasCUDAFor(a.machine):
@@ -161,7 +161,7 @@ func (a *evaluation) checkMachine() {
 // hasCUDAFor reports whether torch's wheel for a machine has CUDA.
 func (t Torch) hasCUDAFor(machine string) bool { return machine != wheel.Arm || t.ArmArchs != nil }
 
-// whyNoCUDA says that a torch has no CUDA for aarch64, and which torches do.
+// whyNoCUDA explains that a torch has no CUDA for aarch64, and which torches do.
 func whyNoCUDA(of Torch, all []Torch) string {
 	why := fmt.Sprintf("torch %s has no CUDA in its wheel for %s", of.Version, wheel.Arm)
 	if does := torchesThat(all, func(r Torch) bool { return r.hasCUDAFor(wheel.Arm) }); does != "" {
@@ -187,10 +187,9 @@ func (a *evaluation) otherBaseConflict() string {
 	return fmt.Sprintf("%s (%s) comes from %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
 }
 
-// chooseArchs takes the archs that are asked for, or else all: those of GPUs beside an x86_64
-// CPU for which the toolkit compiles, or for aarch64 those that torch itself has code for, and
-// PTX of the newest for GPUs to come. A wheel of the stable ABI also has those that the source makes machine code for
-// with another ptxas.
+// chooseArchs chooses the requested archs, or else all that the toolkit compiles for: on x86_64 those of
+// GPUs in x86_64 machines, on aarch64 those that torch itself has code for, each time with PTX of the newest
+// for future GPUs. A wheel of the stable ABI also has the archs that the CUDA source compiles with another ptxas.
 func (a *evaluation) chooseArchs() {
 	a.targets = a.archs
 	if len(a.targets) > 0 || !a.wantsDeviceCode() {
@@ -217,8 +216,8 @@ func (a *evaluation) chooseArchs() {
 	}
 }
 
-// findCUDA looks up the toolkit that compiles. A toolkit that the tables lack counts as the
-// newest one before it, of the same major.
+// findCUDA looks up the toolkit that compiles. A toolkit that the tables lack is treated as the
+// newest older toolkit with the same major version.
 func (a *evaluation) findCUDA() bool {
 	version := firstTwo(a.toolchain.Toolkit)
 	for _, c := range a.CUDAs {
@@ -263,7 +262,7 @@ func (a *evaluation) chooseOps() {
 			a.toolchain.Ops = append(a.toolchain.Ops, op)
 		case a.byName[i]:
 			a.conflicts = appendMissing(a.conflicts, []string{why})
-		case a.allOps: // else this DeepSpeed does not bring it along
+		case a.allOps: // otherwise a default op, which this DeepSpeed lacks
 			a.toolchain.SkippedOps = append(a.toolchain.SkippedOps, SkippedOp{op.Name, why})
 		}
 	}
@@ -279,7 +278,7 @@ func (a *evaluation) chooseOps() {
 	}
 }
 
-// fitOp gives an op its archs, or returns the reason why it cannot be built.
+// fitOp sets the op's archs, or returns the reason why it cannot be built.
 func (a *evaluation) fitOp(op *Op) string {
 	if why := op.absentFrom(a.deepspeed.Version); why != "" {
 		return why
@@ -390,7 +389,7 @@ func (s Span) laterWords(does string) string {
 	return fmt.Sprintf("; DeepSpeed %s or newer %s", s.Until, does)
 }
 
-// torchesThat says which torches do something ("torch 2.11.0 or newer does"); "" if none does.
+// torchesThat lists the torches that do something ("torch 2.11.0 or newer does"). It returns "" if none do.
 func torchesThat(all []Torch, do func(Torch) bool) string {
 	with := slices.DeleteFunc(slices.Clone(all), func(r Torch) bool { return !do(r) })
 	if len(with) == 0 {
@@ -399,7 +398,7 @@ func torchesThat(all []Torch, do func(Torch) bool) string {
 	return "torch " + rangeWords(torchVersions(with), torchVersions(all)) + " does"
 }
 
-// rangeWords says which part of all versions a list is; both are newest first.
+// rangeWords describes which part of all versions a list is; both are newest first.
 func rangeWords(list, all []string) string {
 	switch newest, oldest := list[0], list[len(list)-1]; {
 	case newest == all[0]:
@@ -423,7 +422,7 @@ func Compilers(all []CUDA, capability string) []string {
 }
 
 // NewestTorch returns the newest release of torch whose own binaries for a machine run on an
-// arch; "" if there is none.
+// arch, or "".
 func (t *Tables) NewestTorch(capability, machine string) string {
 	for _, r := range t.Torches {
 		if t.torchRunsOn(r, archOf(capability), machine) {
@@ -527,7 +526,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	return tc
 }
 
-// remarkArchsWithoutMachine names the archs asked for that no GPU beside an x86_64 CPU has.
+// remarkArchsWithoutMachine lists the requested archs that no GPU in an x86_64 machine has.
 func (a *evaluation) remarkArchsWithoutMachine() {
 	if a.machine != wheel.X86 {
 		return

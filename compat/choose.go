@@ -15,7 +15,7 @@ import (
 type Choice struct {
 	Wheel   *wheel.Loaded // nil: none of several wheels fits
 	Verdict Verdict       // without a wheel: the reasons of each
-	Why     []string      // why not another one that fits, a reason for each
+	Why     []string      // why not each of the other compatible wheels
 }
 
 // Choose picks the wheel for a node. A single wheel is always chosen, and its verdict decides.
@@ -62,11 +62,11 @@ type fitting struct {
 	v Verdict
 }
 
-// compare is negative if a suits a node more than b, and says why: first by fewer notes (nothing
-// to compile at first use), then by the highest CPU level, then the wheel for more CUDAs, then a wheel for the node's own torch
-// before one for several. It never ranks wheels with different sources or ops, because only the
-// user knows which is wanted. There is one exception: a wheel of the stable ABI also fits nodes for
-// which another wheel was made, so of these two it prefers the one with more ops.
+// compare returns a negative order if a suits a node more than b, and why. It prefers fewer notes (nothing to
+// compile at first use), then the highest CPU level, then more CUDAs, then a wheel for the node's own torch over
+// a wheel for several. It never ranks wheels with different sources or ops, because only the user knows which is
+// wanted, with one exception: a wheel of the stable ABI is also compatible with nodes for which another wheel
+// was made, so compare prefers the wheel with more ops.
 func (a fitting) compare(b fitting) (order int, why string) {
 	m, n := a.w.Manifest, b.w.Manifest
 	if m.Source != n.Source {

@@ -9,7 +9,7 @@ import (
 )
 
 // ConflictError lists every reason why no toolchain exists for a request. Fix is a change of one flag with which
-// Resolve succeeds; "" if no single change helps, or if a conflict has its own advice.
+// Resolve succeeds. It is empty if no single change helps, or if a conflict has its own advice.
 type ConflictError struct {
 	Conflicts []Conflict
 	Fix       string
@@ -30,7 +30,7 @@ func (e *ConflictError) Error() string {
 	return "no toolchain for this wheel:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Hint gives the fix and the advice.
+// Hint returns the fix and the advice.
 func (e *ConflictError) Hint() string {
 	var hints []string
 	if e.Fix != "" {

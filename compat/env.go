@@ -23,8 +23,8 @@ func (t *Tables) WithTorch(version, cuda, python string) *Tables {
 	return &other
 }
 
-// AddTorch returns tables with a further release of torch. Properties that r does not give
-// are those of the nearest release.
+// AddTorch returns tables with an additional release of torch. Properties that r lacks are taken
+// from the nearest release.
 func (t *Tables) AddTorch(r Torch) *Tables {
 	other := *t
 	at := slices.IndexFunc(t.Torches, func(have Torch) bool { return compareVersions(have.Version, r.Version) < 0 })
@@ -85,8 +85,8 @@ func (t *Tables) TorchCUDA(version, machine string) string {
 	return t.Torches[i].CUDA
 }
 
-// CUDAsFor lists the CUDAs that s allows, newest first: the one asked for, or those of
-// its major, that its driver runs.
+// CUDAsFor lists the CUDAs that s requests, exactly or by major version, and that its driver runs,
+// newest first.
 func (t *Tables) CUDAsFor(s wheel.Request) []string {
 	var out []string
 	for _, c := range t.CUDAs {
@@ -101,8 +101,8 @@ func (t *Tables) CUDAsFor(s wheel.Request) []string {
 func completeTorch(all []Torch, r Torch) Torch {
 	like := NearestVersions(r.Version, torchVersions(all))[0]
 	row := all[slices.IndexFunc(all, func(have Torch) bool { return have.Version == like })]
-	row.Archs = nil                   // the archs of its binaries are unknown, so dsbuild refuses no arch
-	row.ArmArchs = row.ArmArchs[:0:0] // likewise; nil stays nil
+	row.Archs = nil                   // the archs of its binaries are unknown, so all are allowed
+	row.ArmArchs = row.ArmArchs[:0:0] // also unknown; nil stays nil
 	if r.Index == "cu126" {           // has the new std::string from its first torch on, 2.6 (release notes of 2.6)
 		row.OldABI = false
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Verdict tells whether a wheel runs on a node. Reasons holds every refusal in words,
+// Verdict is whether a wheel runs on a node. Reasons lists everything that prevents it,
 // Notes other things worth knowing.
 type Verdict struct {
 	Reasons []string
@@ -39,14 +39,14 @@ type fitCheck struct {
 	*Tables
 	m    wheel.Manifest
 	f    node.Facts
-	tags [][3]string // Python, ABI and platform in the wheel's name; none if it is not the name of a wheel
+	tags [][3]string // Python, ABI and platform in the wheel's name; empty if the name is not a wheel's
 	// other is the package of a wheel that is not DeepSpeed's, such as a companion. Of such a wheel only its files are known.
 	other string
 	Verdict
 }
 
-// Fit compares the properties of a wheel, of DeepSpeed or another package, with those of a node. A fact that the probe could
-// not find refuses nothing, unless the wheel cannot run without it (Python, torch).
+// Fit compares a wheel, of DeepSpeed or another package, with a node. Facts that the probe could not find
+// are ignored, unless the wheel cannot run without them (Python, torch).
 func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 	c := &fitCheck{Tables: t, m: m, f: f}
 	if name, err := wheel.ParseFileName(m.Name); err == nil {
@@ -166,8 +166,8 @@ func (c *fitCheck) usesTorch() bool {
 	return c.m.Torch != ""
 }
 
-// checkTorch compares minors: DeepSpeed refuses to load ops built for another one. Of most other packages only a
-// load tells for which torch they were built.
+// checkTorch compares minor versions: DeepSpeed does not load ops built for a different one. For most other
+// packages, only loading them shows for which torch they were built.
 func (c *fitCheck) checkTorch() {
 	switch {
 	case c.f.Python == "" || !c.usesTorch():
@@ -197,9 +197,9 @@ func preRelease(version string) bool {
 	return strings.ContainsAny(public, "abcdefghijklmnopqrstuvwxyz")
 }
 
-// checkCUDA compares the CUDA of the wheel with that of torch. Ops that load CUDA's runtime need
-// that of torch, of the same major, and DeepSpeed refuses another minor if it sees a GPU. Other
-// ops load under any CUDA; over the stable ABI, a node whose torch has none uses these alone.
+// checkCUDA compares the wheel's CUDA with torch's. Ops that load CUDA's runtime need torch's, with the
+// same major version, and DeepSpeed rejects a different minor version if it sees a GPU. Other ops load
+// under any CUDA. With the stable ABI, a node whose torch has no CUDA uses only these.
 func (c *fitCheck) checkCUDA() {
 	built, have := joinWords(c.m.CUDAs()), c.f.TorchCUDA
 	if c.f.Python == "" || c.f.Torch == "" || !c.usesTorch() || built == "" {
@@ -237,8 +237,8 @@ func (c *fitCheck) checkCUDA() {
 	}
 }
 
-// boundToCUDA reports whether any op loads only under a torch of its CUDA. An op that the tables
-// lack counts as such an op.
+// boundToCUDA reports whether any op loads only with a torch for its CUDA. It is true for ops that
+// the tables lack.
 func (c *fitCheck) boundToCUDA() bool {
 	if c.other != "" { // it loads the runtime of this CUDA
 		return true
@@ -265,8 +265,8 @@ func (c *fitCheck) unloadable(cuda string) []string {
 
 func (c *fitCheck) hasDeviceCode() bool { return len(c.m.Archs)+len(c.m.PTX) > 0 }
 
-// checkABI compares the C++ ABI of the wheel with that of torch: code compiled for one
-// std::string finds no function of a torch compiled for the other.
+// checkABI compares the wheel's C++ ABI with torch's: code compiled for one std::string finds
+// no function of a torch compiled for the other.
 func (c *fitCheck) checkABI() {
 	if c.m.TorchABI.IsStable() {
 		return
@@ -278,9 +278,9 @@ func (c *fitCheck) checkABI() {
 	c.addReason("built for torch with %s, but this node's torch has %s", words[c.m.CXX11ABI], words[*c.f.CXX11ABI])
 }
 
-// checkGlibc compares two versions with the node's glibc: the one that the code's symbols need,
-// and the one in the name's platform, below which no installer accepts the wheel. The second can
-// be higher, because it also stands for libstdc++.
+// checkGlibc compares two versions with the node's glibc: the version that the code's symbols need,
+// and the minimum in the name's platform tag, which installers enforce. The second can be higher,
+// because it also stands for libstdc++.
 func (c *fitCheck) checkGlibc() {
 	promised := ""
 	for i, tag := range c.tags {
@@ -311,7 +311,7 @@ func (c *fitCheck) checkCPU() {
 	need, have := wheel.CPULevel(c.m.CPU), wheel.CPULevel(c.f.CPU)
 	if need != "" && have != "" && !have.Includes(need) {
 		short := have.Short()
-		if have == wheel.CPUv1 { // which has no number of its own
+		if have == wheel.CPUv1 { // which has no number
 			short = "v1"
 		}
 		c.addReason("needs %s, but this CPU has %s", need, short)
@@ -469,8 +469,8 @@ func (t *Tables) DriverSupports(driver, cuda string) bool {
 	return !olderDriver(driver, cudaRow(t.CUDAs, cuda).Driver)
 }
 
-// cudaRow returns the row of a CUDA. For one that the tables lack, it returns that of the newest
-// before it, or else the oldest, of the same major.
+// cudaRow returns a CUDA's entry. If the tables lack it, cudaRow returns the entry of the newest older
+// CUDA with the same major version, or else of the oldest.
 func cudaRow(all []CUDA, cuda string) CUDA {
 	var found CUDA
 	for _, c := range all { // newest first
@@ -499,7 +499,7 @@ func (t *Tables) archOfGPU(g node.GPU) string {
 	return arch
 }
 
-// firstTwo cuts a version to X.Y: local parts and patch levels do not count.
+// firstTwo cuts a version to X.Y, without patch level and local part.
 func firstTwo(version string) string {
 	n := releaseNumbers(version)
 	return fmt.Sprintf("%d.%d", n[0], n[1])

@@ -35,7 +35,7 @@ func (all gpuNames) find(name string) []GPU {
 			return found
 		}
 	}
-	// No product has this name: the user may have left out the brand.
+	// No product has this name: the user may have omitted the brand.
 	return all.where(name, func(g namedGPU) bool { return g.plain != "" && g.plain == keys[1] })
 }
 
@@ -81,8 +81,7 @@ func (all gpuNames) archsOf(name string) []string {
 	return sortedVersions(archs)
 }
 
-// otherGeneration returns a GPU that a name means, but for a generation that it names and that is not the GPU's ("A100
-// Blackwell"); nil if there is none.
+// otherGeneration returns the GPU of a name with the wrong generation ("A100 Blackwell"), or nil.
 func (all gpuNames) otherGeneration(name string) *GPU {
 	bare := gpuWords.ReplaceAllStringFunc(strings.ToLower(name), func(word string) string {
 		if _, ok := generations[word]; ok {

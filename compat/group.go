@@ -36,15 +36,15 @@ type Grouping struct {
 	Unserved []Unserved
 }
 
-// Group finds few wheels that serve all nodes: for each node it resolves a wheel, and asks Fit whether
-// that wheel runs there. Values of want hold for each wheel: a version leaves out the nodes that have
-// another one, archs are added to those of the nodes.
+// Group computes a small set of wheels that covers all nodes: it resolves a wheel for each node, and
+// checks by Fit that it runs there. The values of want apply to each wheel: a version excludes nodes with
+// a different version, and archs are added to the nodes' archs.
 //
-// A wheel is for one machine. One of torch's stable ABI is for every Python, every torch from StableTorch on, every CUDA and
-// every CPU level; it is for every GPU, if that includes the nodes'. Another wheel
-// is for one Python, one minor of torch and one C++ ABI. Among nodes that agree in these, one wheel has the
-// archs of all and the lowest CPU level. Where no toolchain makes that wheel, or it does not run on all of
-// them, the nodes are split: each class of nodes joins the first wheel that can serve it.
+// A wheel is for one machine. A wheel of torch's stable ABI is for every Python, StableTorch and every newer
+// torch, every CUDA and every CPU level; it is for every GPU, if that includes the nodes'. Another wheel is
+// for one Python, one torch minor version and one C++ ABI. Among nodes that agree in these, one wheel has the
+// archs of all and the lowest CPU level. If no toolchain makes that wheel, or it does not run on all of them,
+// the nodes are split: each class of nodes joins the first wheel that can serve it.
 func (t *Tables) Group(nodes []Member, want wheel.Request) Grouping {
 	return t.group(nodes, attempt{Request: want})
 }
@@ -78,7 +78,7 @@ type grouper struct {
 	asked  *requirements
 	wheels [][]*nodeClass         // the classes of nodes that each serves
 	found  map[string]*evaluation // by the request
-	archs  map[node.GPU]string    // compute capabilities that were looked up; "" if unknown
+	archs  map[node.GPU]string    // compute capabilities, once looked up; "" means unknown
 }
 
 // newGrouper returns a grouper, and the values of want that the tables lack.
@@ -186,8 +186,8 @@ func (g *grouper) needsDeviceCode(f node.Facts) bool {
 	return g.asked.wantsDeviceCode() && (f.TorchCUDA != "" || len(g.want.Archs)+len(g.want.GPUs) > 0)
 }
 
-// chooseFamily gives a class of nodes its family, or says why no wheel serves them. Where nobody asked
-// for an ABI, it is the stable one if a wheel of it serves them.
+// chooseFamily sets the family of a class of nodes, or returns why no wheel serves them. The default ABI is
+// the stable ABI, if a wheel of it serves them.
 func (g *grouper) chooseFamily(c *nodeClass) (reasons []string) {
 	if g.want.ABI == "" && g.asked.whyTorchMinor(c.facts.Torch) == "" {
 		if c.family = g.familyOf(c.facts, wheel.StableABI); len(g.whyUnfit(c)) == 0 {
@@ -199,7 +199,7 @@ func (g *grouper) chooseFamily(c *nodeClass) (reasons []string) {
 }
 
 // familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against
-// the release of the node's minor of torch that is for its CUDA, or else the newest.
+// the release of the node's torch minor version that is for its CUDA, or else the newest.
 func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 	machine := cmp.Or(machineOf(f.Platform), wheel.X86)
 	if abi == wheel.StableABI {
@@ -219,7 +219,7 @@ func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 	return own
 }
 
-// whyUnfit says why there is no wheel for a class of nodes, or why it does not run on them.
+// whyUnfit returns why there is no wheel for a class of nodes, or why it does not run on them.
 func (g *grouper) whyUnfit(c *nodeClass) []string {
 	classes := []*nodeClass{c}
 	request := g.requestFor(classes)
@@ -240,7 +240,7 @@ func (g *grouper) whyUnfit(c *nodeClass) []string {
 	return reasonsOf(append(bad, g.explain(w)...))
 }
 
-// whyNotRun says why the one wheel of some classes does not run on their nodes.
+// whyNotRun returns why the common wheel of some classes does not run on their nodes.
 func (g *grouper) whyNotRun(classes []*nodeClass) []string {
 	m := g.evaluationOf(classes).manifest()
 	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels(classes[0].machine)[0])) // chooseCPU takes the level of the oldest CPU
@@ -251,8 +251,7 @@ func (g *grouper) whyNotRun(classes []*nodeClass) []string {
 	return out
 }
 
-// evaluationOf returns the evaluation of one wheel for all the classes; nil if there is no such
-// wheel.
+// evaluationOf returns the evaluation of one wheel for all the classes, or nil.
 func (g *grouper) evaluationOf(classes []*nodeClass) *evaluation {
 	return g.evaluationFor(g.requestFor(classes))
 }

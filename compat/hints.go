@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// attempt is a request with the build hosts that the caller chose; none if the tables choose.
+// attempt is a request with the caller's build hosts. Without hosts, the tables choose.
 type attempt struct {
 	wheel.Request
 	hosts []BuildHost
@@ -19,13 +19,13 @@ type attempt struct {
 
 // change is an attempt without one of its flags, or with another base.
 type change struct {
-	what string // in words for the command line; "" for the image that is found
+	what string // advice for the command line; if empty, the image found
 	flag string
 	attempt
 }
 
-// dropOne finds a flag that, left out, leaves an attempt that works, and says what comes of it. It returns ""
-// if there is none. resolve returns nil for an attempt that does not work.
+// dropOne finds a flag without which the attempt works, and describes the result. It returns "" if there is
+// none. resolve returns nil for an attempt that does not work.
 func (t *Tables) dropOne(asked attempt, resolve func(attempt) *evaluation) string {
 	for _, c := range t.changes(asked) {
 		if e := resolve(c.attempt); e != nil {
@@ -35,8 +35,8 @@ func (t *Tables) dropOne(asked attempt, resolve func(attempt) *evaluation) strin
 	return ""
 }
 
-// changes lists what dropOne tries, values that describe the nodes last. It leaves out one of several GPUs or
-// archs, but never the only one: a wheel for other GPUs is no help.
+// changes lists what dropOne tries, values that describe the nodes last. It drops one of several GPUs or archs,
+// but never the only one: a wheel for other GPUs is no help.
 func (t *Tables) changes(asked attempt) []change {
 	var all []change
 	add := func(what, flag string, edit func(*attempt)) {
@@ -117,8 +117,8 @@ func (a *evaluation) gain(flag string) string {
 	return text
 }
 
-// unusable says why no wheel of dsbuild can be installed on a node, whatever the wheel is for, and what to do; ""
-// if one can.
+// unusable returns why none of dsbuild's wheels can be installed on a node, and a hint. The reason is empty if
+// the node is usable.
 func unusable(f node.Facts) (reason, hint string) {
 	switch machine := machineOf(f.Platform); {
 	case machine != "" && machine != wheel.X86 && machine != wheel.Arm:
@@ -140,7 +140,7 @@ func unusable(f node.Facts) (reason, hint string) {
 	return "", ""
 }
 
-// serve returns the evaluation of the wheel that an attempt gives a node; nil if it gives none.
+// serve returns the evaluation of an attempt's wheel for a node, or nil.
 func (t *Tables) serve(f node.Facts, asked attempt) *evaluation {
 	g, bad := t.newGrouper(nil, asked)
 	class := &nodeClass{facts: f}
@@ -150,8 +150,8 @@ func (t *Tables) serve(f node.Facts, asked attempt) *evaluation {
 	return g.evaluationOf([]*nodeClass{class})
 }
 
-// nodeHint says how a node gets a wheel where no other request helps. It was tried, except for the last, a build on
-// the node itself.
+// nodeHint returns a hint for a node that no other request helps. The hint was tried, except for the last, a build
+// on the node itself.
 func (g *grouper) nodeHint(f node.Facts) string {
 	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels(level.Machine())[0]) {
 		return "use another machine"
@@ -159,7 +159,7 @@ func (g *grouper) nodeHint(f node.Facts) string {
 	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(g.plainOps(g.want.Request)) == 0 {
 		return "install a CUDA build of torch, or request ops without device code: --ops cpu_adam,utils"
 	}
-	// The package index has the node's torch; nobody chose another one for a reason.
+	// The package index has the node's torch, so it was not chosen for a special reason.
 	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
 		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") &&
 			(f.CXX11ABI == nil || *f.CXX11ABI != r.OldABI)
@@ -171,7 +171,7 @@ func (g *grouper) nodeHint(f node.Facts) string {
 		node.PlainPath(f.Executable, "PYTHON")
 }
 
-// otherTorch names a torch with which a node would get a wheel; "" if there is none.
+// otherTorch suggests a torch with which a node would get a wheel. It returns "" if there is none.
 func (g *grouper) otherTorch(f node.Facts) string {
 	with := g.want
 	with.Torch, with.CUDA, with.Python, with.ABI = "", "", firstTwo(f.Python), ""

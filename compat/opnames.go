@@ -40,7 +40,7 @@ func hasOp(all []Op, name string) bool {
 	return name == AllOps || name == ProvenOps || slices.ContainsFunc(all, func(o Op) bool { return o.Name == name })
 }
 
-// CheckOp returns a *ConflictError if dsbuild builds no op of this name.
+// CheckOp returns a *ConflictError for an unknown op.
 func (t *Tables) CheckOp(name string) error {
 	if hasOp(t.Ops, name) {
 		return nil
@@ -48,7 +48,7 @@ func (t *Tables) CheckOp(name string) error {
 	return &ConflictError{Conflicts: []Conflict{t.unknownOp(name)}}
 }
 
-// unknownOp says that there is no op of this name. Letters alone prove no meaning, so similar names are a question.
+// unknownOp returns the conflict for an unknown op. It suggests similar names only as a question.
 func (t *Tables) unknownOp(name string) Conflict {
 	c := Conflict{What: fmt.Sprintf("unknown op %q", name)}
 	if op, ok := opMeant(t.Ops, name); ok {

@@ -48,7 +48,7 @@ func (r *groupReasons) addReason(format string, args ...any) {
 	r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...))
 }
 
-// namesWhere names a few of the group's nodes whose facts satisfy is, and counts the rest; "" if there is none.
+// namesWhere lists a few of the group's nodes whose facts satisfy is, and counts the rest. It returns "" if none do.
 func (r *groupReasons) namesWhere(is func(node.Facts) bool) string {
 	const most = 3
 	var names []string
@@ -69,8 +69,8 @@ func (r *groupReasons) versions(of func(node.Facts) string) []string {
 	return sortedVersions(all)
 }
 
-// chooseTorch picks the release: the one that all nodes have if the tables know it, else the
-// newest of that minor.
+// chooseTorch picks the release that all nodes have if the tables know it, else the newest with
+// that minor version.
 func (r *groupReasons) chooseTorch() {
 	have := r.versions(func(f node.Facts) string { v, _, _ := strings.Cut(f.Torch, "+"); return v })
 	if r.Request.ABI == wheel.StableABI {
@@ -120,7 +120,7 @@ func sortedVersions(all []string) []string {
 	return slices.Compact(all)
 }
 
-// explainArchs says which arch is for which GPU.
+// explainArchs adds which arch is for which GPU.
 func (r *groupReasons) explainArchs() {
 	if !r.asked.wantsDeviceCode() {
 		r.addReason("no archs: none of these ops has device code")
@@ -178,7 +178,8 @@ func (r *groupReasons) explainArchs() {
 	}
 }
 
-// chooseCPU takes the lowest level, and none above the default that nobody asked for. A wheel of the stable ABI has several.
+// chooseCPU chooses the lowest level of the nodes, by default at most the default level. A wheel of the stable ABI
+// has several.
 func (r *groupReasons) chooseCPU() {
 	if r.Request.ABI == wheel.StableABI && r.Request.CPU == "" {
 		text, levels := "which every CPU here supports", r.made.manifest().CPUs()
@@ -208,7 +209,7 @@ func (r *groupReasons) chooseCPU() {
 	r.addReason("%s, %s", r.Request.CPU, why)
 }
 
-// explainSplit says why a wheel does not serve the other nodes of its Python and torch, if there are any.
+// explainSplit adds why a wheel does not serve the other nodes with its Python and torch, if there are any.
 func (r *groupReasons) explainSplit(classes []*nodeClass) {
 	var others []*nodeClass
 	for _, w := range r.wheels {

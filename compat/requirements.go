@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// AllOps asks for every op in the tables, and ProvenOps for those that do over torch's stable ABI what
-// they do over the C++ interface. Ops of either that cannot be built for the request are left out.
+// AllOps requests every op in the tables, and ProvenOps the ops that do the same over torch's stable ABI
+// and the C++ interface. Ops of either that cannot be built for the request are omitted.
 const (
 	AllOps    = "all"
 	ProvenOps = "proven"
@@ -26,14 +26,14 @@ const Latest = "latest"
 type requirements struct {
 	request    wheel.Request // without the values that the tables lack
 	hosts      []BuildHost
-	hostsNamed bool // by the caller; else they are those of the tables
+	hostsNamed bool // by the caller; else hosts are the tables'
 	machine    string
 	deepspeed  DeepSpeed
 	archs      []wheel.Arch
 	ops        []Op                // in the order of the table
 	byName     []bool              // whether the user named the op
-	allOps     bool                // whether ops that cannot be built are left out
-	provenOps  bool                // whether the ops without a name are those of ProvenOps
+	allOps     bool                // whether ops that cannot be built are omitted
+	provenOps  bool                // whether the unnamed ops come from ProvenOps
 	defaults   bool                // whether no op was named
 	changed    map[string]string   // the first file in which an op differs from all that was proven, by the op's name
 	gpus       map[string][]string // names of GPUs by arch
@@ -245,8 +245,8 @@ func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
 	return out
 }
 
-// findMachine takes the machine asked for, or that of the CPU level, else that of a GPU which is sold with its
-// CPU, else that of the build environment.
+// findMachine chooses the requested machine, else the CPU level's, else that of a GPU which is sold with its
+// CPU, else the build environment's.
 func (l *lookup) findMachine() {
 	l.machine = cmp.Or(l.request.Machine, l.request.CPU.Machine())
 	own := ""
@@ -310,8 +310,8 @@ func (t *Tables) CheckGPU(name string) error {
 	return t.conflict(attempt{Request: wheel.Request{GPUs: []string{name}}})
 }
 
-// gpuConflict says why a GPU's name cannot be used for a wheel for a machine, if it
-// cannot; "" is the GPU's own machine.
+// gpuConflict returns why a GPU's name cannot be used for a wheel for a machine, if it
+// cannot. An empty machine means the GPU's own machine.
 func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflict, wrong bool) {
 	if len(rows) == 0 {
 		return t.unknownGPU(name), true
@@ -392,8 +392,8 @@ var otherMakers = regexp.MustCompile(`(?i)^(` +
 	`instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|` +
 	`rx ?[0-9]|gaudi|hpu|arc\b|xpu|pvc\b|ponte|ascend|trainium|trn[0-9]|mlu[0-9]|m[0-9] ?(max|pro|ultra))`)
 
-// severalNames returns the names that a text joins by blanks or other signs, joined by commas as the
-// flags take them; "" if it does not join several that are known.
+// severalNames returns the known names that a text joins by blanks or other signs, joined by commas as for
+// flags. It returns "" if the text does not join several.
 func severalNames(text string, known func(string) bool) string {
 	parts := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ;/+&|", r) })
 	parts = slices.DeleteFunc(parts, func(p string) bool { return p == "and" || p == "or" })
@@ -419,7 +419,7 @@ func QuoteFlag(s string) string {
 	return s
 }
 
-// findOps looks the ops up. Default ops that DeepSpeed lacks are left out.
+// findOps looks up the ops, except default ops that DeepSpeed lacks.
 func (l *lookup) findOps() {
 	asked := l.request.Ops
 	byDefault := len(asked) == 0
@@ -492,7 +492,8 @@ func (l *lookup) defaultOps() []string {
 	})
 }
 
-// absentFrom says why a release of DeepSpeed does not have the op, or not one that can be built; "" if it does.
+// absentFrom returns why a release of DeepSpeed lacks the op, or has it in a form that cannot be built. It returns
+// "" otherwise.
 func (o Op) absentFrom(deepspeed string) string {
 	switch {
 	case o.Since != "" && compareVersions(deepspeed, o.Since) < 0:

@@ -43,7 +43,7 @@ type candidate struct {
 	places [4]int // in the tables: torch, source, host, Python
 }
 
-// compare orders evaluations: after the preference, fewer ops that are left out, then the order of the tables.
+// compare orders evaluations by preference, then fewer omitted ops, then the order of the tables.
 func (a *evaluation) compare(o *evaluation) int {
 	return cmp.Or(
 		slices.Compare(a.preference, o.preference), cmp.Compare(len(a.toolchain.SkippedOps), len(o.toolchain.SkippedOps)),
@@ -51,8 +51,8 @@ func (a *evaluation) compare(o *evaluation) int {
 	)
 }
 
-// search returns the best candidate without a conflict. If there is none, refused has the
-// best candidate of each CUDA source, with its conflicts.
+// search returns the best candidate without a conflict. If there is none, it returns the best
+// candidate of each CUDA source, with its conflicts.
 func (t *Tables) search(w *requirements) (best *evaluation, refused []*evaluation) {
 	refused = make([]*evaluation, len(t.CUDASources))
 	for c := range w.candidates(t.Torches, t.CUDASources) {

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Proof says how far an op that uses torch's stable ABI was proven.
+// Proof is the state of verification of an op that uses torch's stable ABI.
 type Proof struct {
 	State     ProofState `json:"state"`
 	DeepSpeed string     `json:"deepspeed"` // release; of the table of evidence
@@ -16,11 +16,11 @@ type Proof struct {
 	// X.Y of the oldest torch whose headers it was compiled with, if that is another
 	Headers string   `json:"headers,omitempty"`
 	Torch   []string `json:"torch"`  // X.Y of those with which it ran or was loaded
-	Python  []string `json:"python"` // X.Y, likewise
+	Python  []string `json:"python"` // X.Y, also
 	How     string   `json:"how"`    // the tests, and their results
 }
 
-// ProofState says how far a proof goes.
+// ProofState is how far a proof goes.
 type ProofState string
 
 // The states, each of which includes those after it.
@@ -43,7 +43,7 @@ func (o Op) StableState() ProofState {
 // doesTheSame reports whether the op is proven to do over torch's stable ABI what it does over the C++ interface.
 func (o Op) doesTheSame() bool { return o.StableState() == Ran || o.StableState() == Launched }
 
-// olderThanStable says that a torch is too old for the stable ABI; "" if it is not.
+// olderThanStable returns the reason if a torch is too old for the stable ABI, and "" otherwise.
 func olderThanStable(torch string) string {
 	if !olderMinor(torch, StableTorch) {
 		return ""
@@ -52,8 +52,8 @@ func olderThanStable(torch string) string {
 		torch, StableTorch)
 }
 
-// unprovenAs says why an op cannot be built for an ABI with the headers of a torch, or
-// "": it must have been loaded at least.
+// unprovenAs returns why an op cannot be built for an ABI with the headers of a torch. It
+// returns "" if it can: the op must at least have been loaded.
 func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	switch {
 	case abi != wheel.StableABI:
@@ -66,9 +66,9 @@ func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	return ""
 }
 
-// whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked for an ABI; "" if it is.
-// All its ops must be proven to do the same as those of the C++ interface, as this DeepSpeed has them. It ignores ops that have
-// changed, unless all have.
+// whyTorchMinor returns why a wheel for some torch is not of the stable ABI by default. It returns "" if it is.
+// All its ops must be proven, as in this DeepSpeed, to do the same as over the C++ interface. Ops that have changed
+// are ignored, unless all have.
 func (w *requirements) whyTorchMinor(torch string) string {
 	if why := olderThanStable(torch); why != "" {
 		return why
@@ -110,7 +110,7 @@ func (a *evaluation) chooseABI() {
 		a.toolchain.ABI = wheel.StableABI
 		why := a.whyTorchMinor(a.torch.Version)
 		for i, op := range a.ops {
-			if !a.leavesOut(i) && (a.byName[i] || !a.provenOps) { // else chooseOps leaves it out
+			if !a.leavesOut(i) && (a.byName[i] || !a.provenOps) { // else chooseOps omits it
 				why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
 			}
 		}

@@ -36,7 +36,7 @@ type Limit struct {
 	Why          string `json:"why"`
 }
 
-// refuses returns the torch and the Python that the limit excludes together, in words; "" if it does not exclude them.
+// refuses describes the torch and the Python that the limit excludes together. It returns "" if they are allowed.
 func (l Limit) refuses(torch, python string) string {
 	byTorch, byPython := l.TorchFrom+l.TorchBefore != "", l.PythonFrom+l.PythonBefore != ""
 	switch {
@@ -58,16 +58,16 @@ type Torch struct {
 	CUDA      string   `json:"cuda"`              // X.Y
 	Toolkit   string   `json:"toolkit,omitempty"` // X.Y.Z of the cuda-toolkit packages it pins, of CUDA 13 and newer
 	Pythons   []string `json:"pythons"`
-	OldABI    bool     `json:"old_abi,omitempty"` // its std::string is the one before GCC 5
+	OldABI    bool     `json:"old_abi,omitempty"` // its std::string is from before GCC 5
 	OldestGCC string   `json:"oldest_gcc"`        // major that compiles its headers
 	Standard  string   `json:"cxx_standard"`      // C++ standard that its headers need: two digits
 	Pins      []Pin    `json:"pins,omitempty"`    // requirements that differ from the pins of all toolchains
 	Archs     []string `json:"archs"`             // compute capabilities its own binaries have code for; none: unknown
-	// ArmArchs are those of its wheel for aarch64; null if that wheel has no CUDA.
+	// ArmArchs are the archs of its wheel for aarch64, or null if that wheel has no CUDA.
 	ArmArchs []string `json:"arm_archs,omitempty"`
 
 	// From an index, for a release that is not in the table.
-	Index  string            `json:"-"` // one of torch's own: "cu126"; "" is the package index
+	Index  string            `json:"-"` // one of torch's own ("cu126"), or "" for the package index
 	SHA256 map[string]string `json:"-"` // of its wheel, hex, by Python
 }
 
@@ -91,7 +91,7 @@ type GPU struct {
 	Name    string   `json:"gpu"`
 	Arch    string   `json:"arch"`              // compute capability
 	Class   string   `json:"class"`             // data center, workstation, GeForce, Jetson
-	Machine string   `json:"machine,omitempty"` // uname -m of the CPU it is sold with; "" is x86_64
+	Machine string   `json:"machine,omitempty"` // uname -m of the CPU it is sold with; "" means x86_64
 	Also    []string `json:"also,omitempty"`    // other names for it
 }
 
@@ -114,11 +114,11 @@ type CUDASourceInfo struct {
 	Source    CUDASource `json:"toolchain"`
 	Title     string     `json:"title"`
 	Nvcc      bool       `json:"nvcc"`
-	TorchCUDA string     `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit
+	TorchCUDA string     `json:"torch_cuda,omitempty"` // major version of its torches' CUDA; "" means the toolkit's
 	CUDA      string     `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
-	// compute capabilities that it compiles for beside those of its CUDA, without PTX
+	// additional compute capabilities that it compiles for, without PTX
 	MoreArchs []string `json:"more_archs,omitempty"`
-	GCC       string   `json:"gcc,omitempty"`   // major of the gcc it needs
+	GCC       string   `json:"gcc,omitempty"`   // major version of the required gcc
 	Suite     string   `json:"suite,omitempty"` // the only release of a distribution that has it
 }
 
@@ -142,7 +142,7 @@ type Tables struct {
 	Drivers     []Drivers        // by compute capability
 	Bases       []Base           // best first
 	CUDASources []CUDASourceInfo // best first
-	Images      []string         // references of images that bring a CUDA toolkit, newest first
+	Images      []string         // references of images with a CUDA toolkit, newest first
 	Origins     map[string]Origin
 
 	images []BuildHost         // of Images
@@ -169,7 +169,7 @@ func allPythons(all []Torch) []string {
 	return slices.Compact(out)
 }
 
-// oldestDrivers lists the oldest driver of each major of CUDA, newest first.
+// oldestDrivers lists the oldest driver of each CUDA major version, newest first.
 func oldestDrivers(all []CUDA) []string {
 	return slices.Compact(lists.Map(all, func(c CUDA) string { return c.Driver }))
 }

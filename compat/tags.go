@@ -48,11 +48,11 @@ func installsPython(python, abi string, f node.Facts) bool {
 	return kind == "cp" && want == have && abi == f.Tag
 }
 
-// firstStable is the minor of the first Python with a stable ABI.
+// firstStable is the minor version of the first Python with a stable ABI.
 const firstStable = 2
 
-// freeThreaded reports whether a tag belongs to a Python without the global lock, which has an
-// ABI of its own: "cp313t".
+// freeThreaded reports whether a tag belongs to a Python without the global lock, which has a
+// different ABI: "cp313t".
 func freeThreaded(tag string) bool {
 	return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// CUDASource says where a toolchain's CUDA comes from. One Dockerfile, toolchain.Dockerfile, makes the
+// CUDASource is the source of a toolchain's CUDA. One Dockerfile, toolchain.Dockerfile, makes the
 // image of each: its scripts compilers.sh and build.sh, which get the name as CUDA_SOURCE, install what differs.
 type CUDASource string
 
@@ -28,11 +28,11 @@ type BuildHost struct {
 	Host     bool     `json:"-"`               // this machine, for the host builder
 	Glibc    string   `json:"glibc"`           // X.Y
 	Pythons  []string `json:"pythons"`         // X.Y that it has or its distribution offers, best first
-	GCCs     []string `json:"gccs"`            // majors, likewise
-	CUDA     string   `json:"cuda,omitempty"`  // X.Y of the CUDA toolkit with nvcc that is there
+	GCCs     []string `json:"gccs"`            // major versions, best first
+	CUDA     string   `json:"cuda,omitempty"`  // X.Y of its CUDA toolkit with nvcc
 	CUDAHome string   `json:"cuda_home,omitempty"`
 	Runtime  string   `json:"-"`                 // X.Y of its CUDA without nvcc
-	Machine  string   `json:"machine,omitempty"` // uname -m; "" is x86_64
+	Machine  string   `json:"machine,omitempty"` // uname -m; "" means x86_64
 	// its distribution also has compilers for aarch64, and packages for it at the same address
 	Cross bool `json:"cross,omitempty"`
 }
@@ -63,18 +63,18 @@ type Toolchain struct {
 	Source      string         // sha256 of a release's source distribution, hex
 	Torch       string         // X.Y.Z
 	CUDA        string         // X.Y that torch is built for
-	Index       string         // of torch's own indexes, the one that has it: "cu126"; "" for the package index
-	TorchHash   string         // sha256 of its wheel, hex; "" for a release of the table
+	Index       string         // torch's own index that has it ("cu126"), or "" for the package index
+	TorchHash   string         // sha256 of its wheel, hex; empty for a release of the table
 	Standard    string         // C++ standard that torch's headers need: "17", "20"
 	Toolkit     string         // of the headers and nvcc: X.Y, or X.Y.Z where packages are pinned
 	Nvcc        bool           // whether there is a real nvcc, not a stand-in
-	GCC         string         // major to call for; "" for the build environment's own gcc
+	GCC         string         // major version to use; "" means the build environment's own gcc
 	Python      string         // X.Y
 	ABI         wheel.ABI      // TorchMinor or StableABI
-	PythonFrom  string         // X.Y of the oldest Python that a wheel of the stable ABI serves; "" for TorchMinor
+	PythonFrom  string         // X.Y of the oldest Python for StableABI; empty for TorchMinor
 	Pins        []string       // requirements that this torch needs otherwise than pinned: "numpy==1.26.4"
 	CPU         wheel.CPULevel //
-	Glibc       string         // X.Y of the oldest node, which the audit checks; "" where none was named
+	Glibc       string         // X.Y of the oldest node, which the audit checks; empty if unspecified
 	Archs       []wheel.Arch   // empty when no op has device code
 	EveryGPU    bool           // no arch was asked for: Archs are all of the toolkit
 	AllOps      bool           // AllOps or ProvenOps was asked for
@@ -104,15 +104,15 @@ type Op struct {
 	NeedsCUDA *Span     `json:"needs_cuda,omitempty"`
 	Patch     string    `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
 	Overrides *Override `json:"overrides,omitempty"`
-	Stable    *Proof    `json:"stable,omitempty"`   // the proof with torch's stable ABI; nil: there is none
-	X86Only   string    `json:"x86_only,omitempty"` // why it cannot be built for aarch64; "": it can
+	Stable    *Proof    `json:"stable,omitempty"`   // the proof with torch's stable ABI, or nil
+	X86Only   string    `json:"x86_only,omitempty"` // why it cannot be built for aarch64, if so
 	BF16      bool      `json:"bf16,omitempty"`     // DeepSpeed builds it without BF16 if an arch is older than 8.0
 	Kind      string    `json:"kind,omitempty"`     // a short description for the printed table
 
 	Archs []wheel.Arch `json:"-"`
 }
 
-// Needs lists packages that an op needs beside those of every toolchain.
+// Needs lists packages that an op needs in addition to every toolchain's.
 type Needs struct {
 	Python      []string     `json:"python,omitempty"`     // requirements
 	Node        []string     `json:"node,omitempty"`       // requirements that a node must meet too, to run the op
@@ -177,11 +177,11 @@ func (o Op) boundToCUDA(deepspeed string) bool {
 // Incompatible is a toolkit with which an op cannot be compiled.
 type Incompatible struct {
 	From string `json:"from"` // CUDA X.Y, from this on
-	To   string `json:"to"`   // up to before this; "" for ever
+	To   string `json:"to"`   // before this; if empty, no limit
 	Why  string `json:"why"`
 }
 
-// SkippedOp is an op that was left out, and why.
+// SkippedOp is an omitted op, and why.
 type SkippedOp struct {
 	Name, Why string
 }
@@ -194,11 +194,11 @@ func (tc Toolchain) HasDeviceCode() bool {
 // BuildMachine returns the machine that builds the wheel.
 func (tc Toolchain) BuildMachine() string { return tc.Environment.machine() }
 
-// IsCross reports whether the wheel is for another machine than the one that builds it.
+// IsCross reports whether the wheel is for a different machine than its build machine.
 func (tc Toolchain) IsCross() bool { return tc.CPU.Machine() != tc.BuildMachine() }
 
-// Serves returns the torch, the CUDA and the Python that the wheel is for, as its manifest names
-// them: of the stable ABI the oldest torch, the major of CUDA, "" if no op needs CUDA, and the oldest Python.
+// Serves returns the torch, the CUDA and the Python that the wheel is for, as in its manifest. For the
+// stable ABI these are the oldest torch, the CUDA major version if an op needs CUDA, and the oldest Python.
 func (tc Toolchain) Serves() (torch, cuda, python string) {
 	if tc.ABI == wheel.StableABI {
 		// Ops without device code need CUDA if they are linked with another library of the toolkit.

@@ -20,7 +20,7 @@ func compareVersions(a, b string) int {
 	return slices.Compare(x[:], y[:])
 }
 
-// releaseNumbers returns a version's first three numbers, 0 for those it lacks.
+// releaseNumbers returns a version's first three numbers. Missing numbers are 0.
 func releaseNumbers(version string) [3]int {
 	var numbers [3]int
 	place := 0

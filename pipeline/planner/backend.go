@@ -19,10 +19,10 @@ const (
 	Host   = "host"
 )
 
-// BackendOptions says where wheels may be built.
+// BackendOptions configures where wheels are built.
 type BackendOptions struct {
 	Kind    string // Auto, Dagger or Host
-	Engine  string // its address; if it is empty, dsbuild searches for an engine
+	Engine  string // its address; if empty, an engine is searched for
 	Network pipeline.Network
 	Environ []string // the user's environment, as of os.Environ
 	Report  ui.Reporter

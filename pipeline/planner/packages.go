@@ -23,8 +23,8 @@ type packageLookup struct {
 	found   map[string]dockerfiles.Packages // by request
 }
 
-// find returns the packages of a toolchain, and whether the lock has them. beside says that its torch is installed
-// already.
+// find returns the packages of a toolchain, and whether the lock has them. If beside is set, its torch is already
+// installed.
 func (l *packageLookup) find(
 	ctx context.Context, tc compat.Toolchain, beside bool,
 ) (_ dockerfiles.Packages, locked bool, err error) {

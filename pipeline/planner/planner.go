@@ -1,4 +1,4 @@
-// Package planner turns requests for wheels into plans. It brings the source, looks
+// Package planner turns requests for wheels into plans. It fetches the source, looks
 // up releases that the tables lack, asks the backend that builds (a Dagger engine or
 // this machine) which build environment it has, and resolves the rest by the tables.
 package planner
@@ -39,8 +39,8 @@ type Planner struct {
 	packages *packageLookup        // of toolchains that the lock of packages lacks
 }
 
-// Open brings the source of wheels, as --deepspeed takes it. An empty source means the newest release of the tables. The planner must
-// be closed.
+// Open fetches the source of wheels, a value of --deepspeed. An empty source means the newest release of the
+// tables. The planner must be closed.
 func Open(ctx context.Context, o Options, b *Backend, source string) (*Planner, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -65,8 +65,8 @@ func Open(ctx context.Context, o Options, b *Backend, source string) (*Planner, 
 	return p, nil
 }
 
-// readEnvironment reads the environment to build for. Where no index has its torch, the wheels can only be built on
-// this machine, beside it.
+// readEnvironment reads the environment to build for. If no index has its torch, the wheels can only be built with
+// that torch on this machine.
 func (p *Planner) readEnvironment(ctx context.Context) error {
 	if p.options.Env == "" {
 		return nil
@@ -372,9 +372,9 @@ func (p *Planner) buildHost(
 	return base, []compat.BuildHost{env}, nil
 }
 
-// PlanBundle plans the wheelhouse beside a wheel: its companions, and with
-// dependencies also the packages that they and DeepSpeed require. It returns nil
-// where neither is asked for.
+// PlanBundle plans a wheel's wheelhouse: its companions, and with dependencies
+// also the packages that they and DeepSpeed require. It returns nil if neither
+// is requested.
 func (p *Planner) PlanBundle(
 	ctx context.Context, plan *pipeline.Plan, companions []string, dependencies bool,
 ) (*pipeline.BundlePlan, error) {

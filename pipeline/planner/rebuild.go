@@ -14,10 +14,9 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// RebuildRequest returns the source and the request that lead to the same wheel again: everything that dsbuild chose
-// is given. A wheel whose sources nobody else can have is an error. The base of the request is an image
-// that everybody can get; if the wheel was built on another base it is "", and CheckRebuild says whether
-// the plan has the same one.
+// RebuildRequest returns the source and the request that reproduce a wheel: it sets everything that dsbuild chose. A
+// wheel with private sources is an error. The request's base is a public image. If the wheel was built on another
+// base it is "", and CheckRebuild reports whether the plan has the same base.
 func RebuildRequest(m wheel.Manifest) (source string, r wheel.Request, err error) {
 	switch m.Source.Kind {
 	case "release":

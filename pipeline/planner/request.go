@@ -40,10 +40,10 @@ type RequestError struct {
 
 func (e *RequestError) Error() string { return e.text }
 
-// Hint names the nearest value, "" if none is near.
+// Hint suggests the nearest value, if any.
 func (e *RequestError) Hint() string { return e.suggestion }
 
-// ExitCode is that of wrong usage.
+// ExitCode returns the exit code for wrong usage.
 func (e *RequestError) ExitCode() int { return fault.Usage }
 
 func requestError(suggestion, format string, args ...any) error {
@@ -112,7 +112,7 @@ func Set(r *wheel.Request, key, text string) error {
 		if *v.of(r) = text; !v.form.MatchString(text) {
 			return wrongValue(key, text, v.want, versionMeant(text))
 		}
-		n := narrowed(*r) // its CUDA is that of torch, if torch names one
+		n := narrowed(*r) // its CUDA is torch's, if torch has one
 		if key == "cuda" && text != n.CUDA && !strings.HasPrefix(n.CUDA, text+".") {
 			return requestError("omit --cuda, or use --torch "+n.Torch,
 				"--torch %s is for CUDA %s, but --cuda is %s", r.Torch, n.CUDA, text)
@@ -176,8 +176,8 @@ var (
 	gluedVersion = regexp.MustCompile(`^[a-z]*(3|1[0-9])([0-9]{1,2})$`)
 )
 
-// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311; "" if there is
-// none.
+// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311. It returns "" if
+// there is none.
 func versionMeant(value string) string {
 	meant := ""
 	if m := wordVersion.FindStringSubmatch(value); m != nil {
@@ -261,8 +261,8 @@ func narrowed(r wheel.Request) wheel.Request {
 }
 
 // ByMachine splits a request for all machines, or whose GPUs are sold with CPUs of different machines: one wheel is for
-// one machine. GPUs that are sold without a CPU count as those of x86_64 machines then. A request that names its machine
-// stays as it is.
+// one machine. GPUs that are sold without a CPU then belong to x86_64 machines. A request for a specific machine is
+// unchanged.
 func (p *Planner) ByMachine(r wheel.Request) []wheel.Request {
 	if r.Machine == EveryMachine {
 		x86, arm := r, r
