@@ -248,7 +248,8 @@ func (a *evaluation) toolkitOrigin() string {
 	}
 }
 
-// chooseOps takes the ops that can be built. A named op that cannot be built is a conflict; chooseOps leaves other such ops out.
+// chooseOps chooses the ops that can be built. A named op that cannot be built is a conflict. Other such ops are
+// omitted.
 func (a *evaluation) chooseOps() {
 	omitted := 0
 	for i, op := range a.ops {
@@ -380,8 +381,8 @@ func (a *evaluation) checkLimits() {
 	}
 }
 
-// laterWords names the first release of DeepSpeed without a fault: "; DeepSpeed from
-// 0.18.9 on does". It is "" if there is none.
+// laterWords names the first release of DeepSpeed without a fault: "; DeepSpeed 0.18.9
+// or newer does". It returns "" if there is none.
 func (s Span) laterWords(does string) string {
 	if s.Until == "" {
 		return ""

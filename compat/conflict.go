@@ -55,8 +55,8 @@ func reasonsOf(all []Conflict) []string {
 	return lists.Map(all, func(c Conflict) string { return c.What })
 }
 
-// conflict makes the error for a request that cannot be resolved. What has its own advice is wrong by itself, so
-// that leaving another flag out is no help.
+// conflict returns the error for a request that cannot be resolved. A conflict with its own advice is wrong by
+// itself, so that omitting another flag is no help.
 func (t *Tables) conflict(asked attempt) *ConflictError {
 	w, bad := t.lookUp(asked)
 	if best, _ := t.search(w); best == nil {

@@ -71,8 +71,8 @@ func (t *Tables) OffersTorch(s wheel.Request) bool {
 	})
 }
 
-// TorchCUDA returns the CUDA, X.Y, that a torch for a machine is built for: by its local version (2.15.0+cu132), or else as
-// the package index has it. It returns "" for a torch without CUDA, or one that the tables lack.
+// TorchCUDA returns the CUDA, X.Y, that a torch for a machine is built for, by its local version (2.15.0+cu132) or
+// else by the package index. It returns "" for a torch without CUDA, or one that the tables lack.
 func (t *Tables) TorchCUDA(version, machine string) string {
 	version, local, _ := strings.Cut(version, "+")
 	if digits, ok := strings.CutPrefix(local, "cu"); ok && len(digits) > 1 {

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// explain names every conflict between the values of w. A value that belongs to no candidate is named and
+// explain lists every conflict between the values of w. A value that belongs to no candidate is reported and
 // dropped, so that the search shows what is wrong with the rest.
 func (t *Tables) explain(w *requirements) []Conflict {
 	e := &explainer{Tables: t, requirements: *w}
@@ -66,8 +66,8 @@ func (e *explainer) torchWords(newest Torch) string {
 	return "torch"
 }
 
-// isForeignHost reports whether the build runs on a machine of another kind than the wheel's, whose
-// containers cannot build it either. No value of the command line helps.
+// isForeignHost reports whether the build machine has a different architecture than the wheel, and its
+// containers cannot build the wheel either. No value of the command line helps.
 func (w *requirements) isForeignHost() bool {
 	g := w.hosts[0]
 	return g.Host && !g.builds(w.machine) && g.machine() != wheel.X86

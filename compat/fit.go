@@ -40,7 +40,8 @@ type fitCheck struct {
 	m    wheel.Manifest
 	f    node.Facts
 	tags [][3]string // Python, ABI and platform in the wheel's name; empty if the name is not a wheel's
-	// other is the package of a wheel that is not DeepSpeed's, such as a companion. Of such a wheel only its files are known.
+	// other is the package of a wheel that is not DeepSpeed's, such as a companion. Only the files of such a wheel
+	// are known.
 	other string
 	Verdict
 }
@@ -77,7 +78,8 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 	return c.Verdict
 }
 
-// FitTorch is Fit for a node that gets this torch of a package index, such as 2.10.0 or 2.10.0+cu126, or no torch if it is empty.
+// FitTorch is Fit for a node that gets this torch from a package index, such as 2.10.0 or 2.10.0+cu126. If torch is
+// empty, the node gets no torch.
 func (t *Tables) FitTorch(m wheel.Manifest, f node.Facts, torch string) Verdict {
 	release, local, _ := strings.Cut(torch, "+")
 	f.Torch, f.TorchCUDA, f.CXX11ABI = release, t.TorchCUDA(torch, machineOf(f.Platform)), nil
@@ -249,8 +251,8 @@ func (c *fitCheck) boundToCUDA() bool {
 	})
 }
 
-// unloadable lists the ops of a wheel of the stable ABI that do not load under a torch with a CUDA, or without one. Where no
-// variant names the ops with device code, the tables do, and an op that they lack is treated as such an op.
+// unloadable lists the ops of a wheel of the stable ABI that do not load with a torch for a CUDA, or without CUDA. If
+// no variant lists the ops with device code, the tables do, and an op that they lack is treated as such an op.
 func (c *fitCheck) unloadable(cuda string) []string {
 	named := slices.ContainsFunc(c.m.Variants, func(v wheel.Variant) bool { return v.CUDA != "" })
 	loads := c.m.OpsFor(cuda)
@@ -318,8 +320,8 @@ func (c *fitCheck) checkCPU() {
 	}
 }
 
-// torchLacks returns the node's torch if it is one of the package index, and has itself no code for a GPU; ""
-// otherwise. A torch of another build (2.6.0a0, without the +cu124 of the wheels) may have what it wants.
+// torchLacks returns the node's torch if it is from the package index and has no code for a GPU, and ""
+// otherwise. Nothing is known about other builds of torch (2.6.0a0, without the +cu124 of the wheels).
 func (c *fitCheck) torchLacks(arch string) string {
 	release, local, _ := strings.Cut(c.f.Torch, "+")
 	if local != "cu"+strings.ReplaceAll(c.f.TorchCUDA, ".", "") {
@@ -382,8 +384,8 @@ func (c *fitCheck) checkGPU(name, arch string) {
 	}
 }
 
-// needGPU adds a reason why GPUs do not run the wheel's code. For a package that does not use torch it is a note: it may have code
-// for CPUs, too.
+// needGPU adds a reason why GPUs do not run the wheel's code. For a package that does not use torch it adds a note,
+// because the package may also have code for CPUs.
 func (c *fitCheck) needGPU(format string, args ...any) {
 	if c.other != "" && !c.usesTorch() {
 		c.addNote(format, args...)
@@ -402,8 +404,8 @@ func (c *fitCheck) noteMissingOps(name, arch string) {
 	}
 }
 
-// hasSASS reports whether machine code for one of archs runs on a GPU, as runsCodeFor says. With an a
-// (9.0a) it runs only on that very GPU; an f (10.0f), its family, is the rest of its major in any case.
+// hasSASS reports whether machine code for one of archs runs on a GPU, by runsCodeFor. With an a (9.0a)
+// it runs only on that very GPU. An f (10.0f) means a family, the rest of the major version in any case.
 func (t *Tables) hasSASS(archs []string, gpu string) bool {
 	return slices.ContainsFunc(archs, func(a string) bool {
 		code, on := archOf(a), archOf(gpu)
@@ -440,8 +442,8 @@ func (c *fitCheck) deviceCodeNames() string {
 	return joinWords(out)
 }
 
-// checkDriver compares the node's driver with the oldest one that the wheel's CUDA runs on, or torch's if the wheel has no
-// device code. A CUDA runs on every driver from the first of its major on.
+// checkDriver compares the node's driver with the oldest driver for the wheel's CUDA, or torch's if the wheel has no
+// device code. A CUDA runs on the first driver of its major version and every newer one.
 func (c *fitCheck) checkDriver() {
 	cuda := c.f.TorchCUDA
 	if c.hasDeviceCode() {

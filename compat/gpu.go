@@ -64,8 +64,8 @@ var generations = map[string][2]string{
 	"blackwell": {"10.0", "12.1"},
 }
 
-// archsOf lists the archs of a generation's GPUs that are sold without a CPU, oldest first;
-// none if a name is not a generation's.
+// archsOf lists the archs of a generation's GPUs that are sold without a CPU, oldest first.
+// It returns none if name is not a generation.
 func (all gpuNames) archsOf(name string) []string {
 	for _, word := range gpuWords.FindAllString(strings.ToLower(name), -1) {
 		if _, ok := generations[word]; !ok {
@@ -210,8 +210,8 @@ func (all gpuNames) nearest(name string) []string {
 	return out
 }
 
-// sameNumbers reports whether a key has the digits of a GPU: another number is another product, and no
-// misspelling. Letters that look like a digit count as one.
+// sameNumbers reports whether a key has the digits of a GPU: a different number is a different product,
+// not a misspelling. Letters that look like a digit count as one.
 func sameNumbers(key string, g namedGPU) bool {
 	digits := func(s string) string {
 		return strings.Map(func(r rune) rune {
@@ -227,8 +227,8 @@ func sameNumbers(key string, g namedGPU) bool {
 		})
 }
 
-// runsCodeFor reports whether a GPU of an arch runs machine code that was made for another: for a lower
-// or equal minor of its major. Code for Tegra, the GPUs on one chip with their CPU, runs neither on
+// runsCodeFor reports whether a GPU of an arch runs machine code for another arch: with the same major and
+// a lower or equal minor version. Code for Tegra, the GPUs on one chip with their CPU, runs neither on
 // other GPUs nor on another Tegra, and other code does not run on Tegra.
 func (t *Tables) runsCodeFor(code, gpu wheel.Arch) bool {
 	code.PTX, gpu.PTX = false, false

@@ -78,7 +78,7 @@ type grouper struct {
 	asked  *requirements
 	wheels [][]*nodeClass         // the classes of nodes that each serves
 	found  map[string]*evaluation // by the request
-	archs  map[node.GPU]string    // compute capabilities, once looked up; "" means unknown
+	archs  map[node.GPU]string    // compute capabilities, once looked up, or "" if unknown
 }
 
 // newGrouper returns a grouper, and the values of want that the tables lack.
@@ -155,8 +155,7 @@ func (g *grouper) place(c *nodeClass) {
 	g.wheels = append(g.wheels, []*nodeClass{c})
 }
 
-// archsOf returns the compute capabilities of a node's GPUs, as far as they are known. If its wheel needs no device code, it
-// returns none.
+// archsOf returns the known compute capabilities of a node's GPUs, or none if its wheel needs no device code.
 func (g *grouper) archsOf(f node.Facts) []string {
 	var out []string
 	if !g.needsDeviceCode(f) {
@@ -264,8 +263,8 @@ func (g *grouper) evaluationFor(request wheel.Request) *evaluation {
 	return g.found[key]
 }
 
-// requestFor returns the request for one wheel for classes of a family; newGroup adds the CPU level of a wheel for one torch and
-// x86_64. A wheel of the stable ABI is for every GPU (no arch is in its request) if that wheel has
+// requestFor returns the request for one wheel for classes of a family; newGroup adds the CPU level of a wheel for
+// one torch and x86_64. A wheel of the stable ABI is for every GPU (no arch is in its request) if that wheel has
 // machine code for theirs, or if no toolchain makes all of theirs.
 func (g *grouper) requestFor(classes []*nodeClass) wheel.Request {
 	request, f := g.want.Request, classes[0].family

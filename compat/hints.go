@@ -95,7 +95,7 @@ func without[T comparable](list []T, value T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
 }
 
-// gain names what comes of leaving a flag out.
+// gain describes the result of omitting a flag.
 func (a *evaluation) gain(flag string) string {
 	text := fmt.Sprintf("torch %s for CUDA %s and Python %s", a.torch.Version, a.torch.CUDA, a.python)
 	switch {

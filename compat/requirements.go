@@ -21,8 +21,8 @@ const (
 // Latest asks for the newest release of DeepSpeed.
 const Latest = "latest"
 
-// requirements is a request whose values were found in the tables. Whether they go together,
-// Tables.search tells.
+// requirements is a request whose values were found in the tables. Tables.search finds out whether
+// they are compatible.
 type requirements struct {
 	request    wheel.Request // without the values that the tables lack
 	hosts      []BuildHost
@@ -47,7 +47,7 @@ type lookup struct {
 	bad conflictList
 }
 
-// lookUp finds every value of a request in the tables and names those that they lack.
+// lookUp finds every value of a request in the tables and reports those that they lack.
 func (t *Tables) lookUp(asked attempt) (*requirements, []Conflict) {
 	l := &lookup{
 		Tables: t,
@@ -89,7 +89,7 @@ func (l *lookup) findDeepSpeed() {
 	}
 }
 
-// newestDeepSpeed returns the newest release that works with the Python asked for.
+// newestDeepSpeed returns the newest release that works with the requested Python.
 func (l *lookup) newestDeepSpeed() DeepSpeed {
 	limitOf := func(d DeepSpeed) int {
 		return slices.IndexFunc(l.Limits, func(m Limit) bool {
@@ -111,12 +111,12 @@ func (l *lookup) newestDeepSpeed() DeepSpeed {
 	return l.DeepSpeeds[i]
 }
 
-// isTorch reports whether a release is the one asked for: X.Y is any patch.
+// isTorch reports whether a release matches the request: X.Y matches any patch.
 func isTorch(asked string, r Torch) bool {
 	return asked == "" || asked == r.Version || strings.Count(asked, ".") == 1 && strings.HasPrefix(r.Version, asked+".")
 }
 
-// isCUDA reports whether a CUDA is the one asked for: X is any minor.
+// isCUDA reports whether a CUDA matches the request: X matches any minor version.
 func isCUDA(asked, cuda string) bool { return asked == "" || asked == cuda || asked == majorOf(cuda) }
 
 func (l *lookup) findTorch() {
@@ -141,7 +141,7 @@ func (l *lookup) findTorch() {
 // otherTorches matches the local version of a torch without CUDA.
 var otherTorches = regexp.MustCompile(`^(cpu|rocm|xpu|mps|git.*rocm)`)
 
-// isPlain reports whether a version is numbers alone: no pre-release, no local version.
+// isPlain reports whether a version is only numbers: no pre-release, no local version.
 func isPlain(version string) bool { return strings.Trim(version, "0123456789.") == "" }
 
 func (l *lookup) findCUDA() {
@@ -190,8 +190,8 @@ func (l *lookup) checkDriver() {
 	l.request.Driver = ""
 }
 
-// checkGPUDrivers compares the driver with those for the GPUs. Some nodes may have a newer driver than the oldest one of all: that
-// is too old only if each GPU needs a newer one.
+// checkGPUDrivers compares the oldest driver with the drivers for the GPUs. Some nodes may have a newer driver, so the
+// oldest is too old only if each GPU needs a newer one.
 func (l *lookup) checkGPUDrivers() {
 	driver := l.request.Driver
 	var tooOld [][2]string // arch, its first driver
@@ -442,7 +442,8 @@ func (l *lookup) findOps() {
 	}
 }
 
-// findChanges finds the ops that have changed. An op shares classes with those that it implies, so that they change together.
+// findChanges finds the ops that have changed. An op shares classes with the ops that it implies, so they change
+// together.
 func (l *lookup) findChanges() {
 	l.changed = map[string]string{}
 	for _, op := range l.ops {
@@ -462,7 +463,7 @@ func (l *lookup) findChanges() {
 	}
 }
 
-// selectOps takes the ops asked for, and those that DeepSpeed builds with them.
+// selectOps selects the requested ops, and the ops that DeepSpeed builds with them.
 func (l *lookup) selectOps(asked []string) {
 	l.provenOps = slices.Contains(asked, ProvenOps) && !slices.Contains(asked, AllOps)
 	l.allOps = l.provenOps || slices.Contains(asked, AllOps)
@@ -477,7 +478,7 @@ func (l *lookup) selectOps(asked []string) {
 	}
 }
 
-// defaultOps lists the default ops that the DeepSpeed wanted has.
+// defaultOps lists the default ops of the requested DeepSpeed.
 func (l *lookup) defaultOps() []string {
 	return slices.DeleteFunc(wheel.DefaultOps(), func(name string) bool {
 		i := slices.IndexFunc(l.Ops, func(o Op) bool { return o.Name == name })
@@ -510,12 +511,12 @@ func (o Op) absentFrom(deepspeed string) string {
 	return ""
 }
 
-// wantsDeviceCode reports whether any op asked for has device code.
+// wantsDeviceCode reports whether any requested op has device code.
 func (w *requirements) wantsDeviceCode() bool {
 	return slices.ContainsFunc(w.ops, func(o Op) bool { return o.DeviceCode })
 }
 
-// archWithGPUs names an arch with the GPUs that the user asked for: "7.0 (V100)".
+// archWithGPUs returns an arch with the requested GPUs: "7.0 (V100)".
 func (w *requirements) archWithGPUs(capability string) string {
 	if by := w.gpus[capability]; len(by) > 0 {
 		return capability + " (" + strings.Join(by, ", ") + ")"

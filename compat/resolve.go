@@ -8,12 +8,12 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Resolve chooses the toolchain for r on one of the build hosts, by default those of the
-// tables. If there is none, it returns a *ConflictError that names every conflict and, if there is one, the
-// change of one flag that is enough.
+// Resolve chooses the toolchain for r on one of the build hosts, by default the tables'. If there is
+// none, it returns a *ConflictError with every conflict and, if possible, a change of one flag that is
+// enough.
 //
 // Among the candidates without a conflict it prefers, in this order: a torch that runs on the
-// GPUs asked for, the CUDA toolkit of the build environment, the newest torch, a toolkit of
+// requested GPUs, the CUDA toolkit of the build environment, the newest torch, a toolkit of
 // exactly torch's CUDA, and the order of the tables.
 func (t *Tables) Resolve(r wheel.Request, hosts ...BuildHost) (Toolchain, error) {
 	asked := attempt{r, hosts}
@@ -113,8 +113,8 @@ func (w *requirements) candidates(torches []Torch, sources []CUDASourceInfo) ite
 	}
 }
 
-// pythonsFor lists the Pythons that are asked for, that the build environment has and that
-// torch has wheels for. A build environment that names none has the one asked for.
+// pythonsFor lists the requested Pythons that the build environment has and that torch has wheels
+// for. A build environment that lists none has the requested one.
 func (g BuildHost) pythonsFor(asked string, torch Torch) []string {
 	var out []string
 	have := g.Pythons

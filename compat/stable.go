@@ -134,7 +134,7 @@ func (a *evaluation) chooseABI() {
 	}
 }
 
-// refuseChanged adds a conflict if the search would take an older torch only because a named op has changed.
+// refuseChanged adds a conflict if the search would choose an older torch only because a named op has changed.
 func (a *evaluation) refuseChanged() {
 	if a.request.ABI != "" || a.request.Torch != "" || olderThanStable(a.torch.Version) == "" || !a.namesOps() {
 		return
@@ -146,13 +146,13 @@ func (a *evaluation) refuseChanged() {
 	}
 }
 
-// leavesOut reports whether a wheel of the stable ABI does without an op because it has changed, and was not named.
+// leavesOut reports whether a wheel of the stable ABI omits an op because it has changed and was not named.
 func (a *evaluation) leavesOut(i int) bool {
 	return a.toolchain.ABI == wheel.StableABI && a.changed[a.ops[i].Name] != "" && (a.defaults || !a.byName[i])
 }
 
-// remarkProofs names the ops that a wheel of the stable ABI omits, and those in it that were not proven to compute what
-// they should.
+// remarkProofs notes the ops that a wheel of the stable ABI omits, and its ops that were not proven to compute the
+// right results.
 func (a *evaluation) remarkProofs() {
 	if a.toolchain.ABI != wheel.StableABI {
 		return

@@ -19,7 +19,8 @@ var data embed.FS
 type DeepSpeed struct {
 	Version string `json:"deepspeed"`
 	SHA256  string `json:"sha256"` // of the source distribution
-	// Changed are the ops that differ from all that was proven with torch's stable ABI. It is nil if they were not compared.
+	// Changed are the ops that differ from all that was proven with torch's stable ABI. It is nil if they were not
+	// compared.
 	Changed evidence.Changes `json:"changed,omitempty"`
 }
 
@@ -91,7 +92,7 @@ type GPU struct {
 	Name    string   `json:"gpu"`
 	Arch    string   `json:"arch"`              // compute capability
 	Class   string   `json:"class"`             // data center, workstation, GeForce, Jetson
-	Machine string   `json:"machine,omitempty"` // uname -m of the CPU it is sold with; "" means x86_64
+	Machine string   `json:"machine,omitempty"` // uname -m of the CPU it is sold with (default x86_64)
 	Also    []string `json:"also,omitempty"`    // other names for it
 }
 
@@ -114,7 +115,7 @@ type CUDASourceInfo struct {
 	Source    CUDASource `json:"toolchain"`
 	Title     string     `json:"title"`
 	Nvcc      bool       `json:"nvcc"`
-	TorchCUDA string     `json:"torch_cuda,omitempty"` // major version of its torches' CUDA; "" means the toolkit's
+	TorchCUDA string     `json:"torch_cuda,omitempty"` // major version of its torches' CUDA (default: the toolkit's)
 	CUDA      string     `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
 	// additional compute capabilities that it compiles for, without PTX
 	MoreArchs []string `json:"more_archs,omitempty"`

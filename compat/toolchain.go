@@ -32,15 +32,15 @@ type BuildHost struct {
 	CUDA     string   `json:"cuda,omitempty"`  // X.Y of its CUDA toolkit with nvcc
 	CUDAHome string   `json:"cuda_home,omitempty"`
 	Runtime  string   `json:"-"`                 // X.Y of its CUDA without nvcc
-	Machine  string   `json:"machine,omitempty"` // uname -m; "" means x86_64
+	Machine  string   `json:"machine,omitempty"` // uname -m (default x86_64)
 	// its distribution also has compilers for aarch64, and packages for it at the same address
 	Cross bool `json:"cross,omitempty"`
 }
 
 func (g BuildHost) machine() string { return cmp.Or(g.Machine, wheel.X86) }
 
-// builds reports whether wheels for a machine can be built there: for its own, and in a container of
-// x86_64 also for aarch64, as dsbuild installs a cross compiler there.
+// builds reports whether wheels for a machine can be built on g: for its own machine, and in x86_64
+// containers also for aarch64, with a cross compiler.
 func (g BuildHost) builds(machine string) bool {
 	own := g.machine()
 	return own == machine && (own == wheel.X86 || own == wheel.Arm) ||
@@ -68,7 +68,7 @@ type Toolchain struct {
 	Standard    string         // C++ standard that torch's headers need: "17", "20"
 	Toolkit     string         // of the headers and nvcc: X.Y, or X.Y.Z where packages are pinned
 	Nvcc        bool           // whether there is a real nvcc, not a stand-in
-	GCC         string         // major version to use; "" means the build environment's own gcc
+	GCC         string         // major version to use (default: the build environment's own)
 	Python      string         // X.Y
 	ABI         wheel.ABI      // TorchMinor or StableABI
 	PythonFrom  string         // X.Y of the oldest Python for StableABI; empty for TorchMinor
@@ -168,8 +168,8 @@ func (s Span) contains(version string) bool {
 		(s.Until == "" || compareVersions(version, s.Until) < 0)
 }
 
-// boundToCUDA reports whether a release of DeepSpeed loads the op only under a torch
-// of the CUDA that it was compiled for.
+// boundToCUDA reports whether a release of DeepSpeed loads the op only with a torch
+// for the CUDA that it was compiled for.
 func (o Op) boundToCUDA(deepspeed string) bool {
 	return o.DeviceCode || o.NeedsCUDA != nil && o.NeedsCUDA.contains(deepspeed)
 }

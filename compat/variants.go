@@ -7,9 +7,9 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Variants returns the further toolchains of a wheel of the stable ABI, of which first compiles every op: one for each
-// other CUDA, with the ops that have device code, and one for each higher CPU level, with those that have vector code. There
-// are none for what the request names.
+// Variants returns the additional toolchains of a wheel of the stable ABI; first compiles every op. There is one for
+// each other CUDA, with the ops that have device code, and one for each higher CPU level, with the ops that have
+// vector code. There are none for a CUDA or level that the request sets.
 func (t *Tables) Variants(r wheel.Request, first Toolchain) []Toolchain {
 	if first.ABI != wheel.StableABI {
 		return nil
@@ -91,8 +91,8 @@ func (t *Tables) forCUDA(r wheel.Request, first Toolchain, major string) (tc Too
 	return tc, true
 }
 
-// VariantsOf describes what the toolchains of one wheel compile several times: the first compiles every op, and each other one,
-// as Variants returns them, some of them again.
+// VariantsOf describes what the toolchains of one wheel compile several times: the first compiles every op, and each
+// additional toolchain, as returned by Variants, recompiles some of them.
 func VariantsOf(parts []Toolchain) []wheel.Variant {
 	var out []wheel.Variant
 	for _, part := range parts[1:] {

@@ -52,8 +52,8 @@ func (b *build) run(ctx context.Context, space Workspace) error {
 	return err
 }
 
-// runSteps runs the steps with an image in the workspace, and calls here for dsbuild's own steps. The compile steps of the
-// parts of a wheel run in parallel.
+// runSteps runs the steps with an image in the workspace, and calls here for dsbuild's own steps. A wheel's parts
+// are compiled in parallel.
 func runSteps(ctx context.Context, steps []Step, space Workspace, here func(context.Context, Step) error) error {
 	for len(steps) > 0 {
 		s, n := steps[0], 1

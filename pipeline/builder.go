@@ -17,7 +17,7 @@ type Builder interface {
 
 // Work configures a builder. It does not affect the wheel.
 type Work struct {
-	Jobs    int         // compile jobs; zero means one per core
+	Jobs    int         // compile jobs (default: one per core)
 	NoCache bool        // recompile and retest
 	Log     io.Writer   // gets the output of each step
 	Report  ui.Reporter // gets each step

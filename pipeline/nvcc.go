@@ -16,8 +16,8 @@ import (
 // nvccTimeout bounds the answer of a mirror.
 const nvccTimeout = 8 * time.Second
 
-// CheckNvcc returns an error if a plan needs Debian's package of nvcc for CUDA 12, and its mirror does not have it: a site may
-// have package indexes of Python alone. The images of a plan take minutes until they need it.
+// CheckNvcc returns an error if a plan needs Debian's package of nvcc for CUDA 12 and its mirror does not have it: a
+// site may have only Python's package indexes, and a plan's images take minutes until they need it.
 func (n Network) CheckNvcc(ctx context.Context, p *Plan) error {
 	needs := func(e Environment) bool { return e.Toolchain.CUDASource == compat.Nvcc12 }
 	if n.toolkit != "" || !needs(p.Environment(Toolchain)) && !slices.ContainsFunc(slices.Collect(maps.Values(p.Environments)), needs) {

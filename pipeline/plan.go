@@ -143,8 +143,8 @@ type Plan struct {
 	Manifest wheel.Manifest `json:"-"` // of the wheel, as far as the plan knows it
 }
 
-// Toolchain returns the toolchain of the first part: of the images Runtime and Toolchain, and of all steps that do not compile
-// a further part.
+// Toolchain returns the first part's toolchain, which is for the images Runtime and Toolchain, and for all steps that
+// do not compile another part.
 func (p *Plan) Toolchain() compat.Toolchain { return p.Parts[0].Toolchain }
 
 // Environment returns what makes an image.
@@ -210,8 +210,8 @@ func newEnvironment(part Part, context map[string]string) Environment {
 	return e
 }
 
-// variant returns the part of the file names by which the libraries of a further part, and the first part's libraries of the
-// same ops, are told apart.
+// variant returns the part of file names that distinguishes the libraries of an additional part, and the first part's
+// libraries of the same ops.
 func (p *Plan) variant(part Part) (name, first string) {
 	tc := p.Toolchain()
 	if part.HasDeviceCode() {
@@ -241,8 +241,8 @@ func (p *Plan) furtherSteps(context map[string]string) []Step {
 	return steps
 }
 
-// newManifest returns the manifest of a wheel, as far as it is known without the plan's digest. env is the environment of
-// the first compile step, to which the manifest's adds the version.
+// newManifest returns a wheel's manifest, as far as it is known without the plan's digest. env is the environment of
+// the first compile step; the manifest's also has the version.
 func newManifest(parts []Part, src Source, base Base, env map[string]string) wheel.Manifest {
 	tc := parts[0].Toolchain
 	m := wheel.Manifest{
@@ -536,8 +536,8 @@ func addCross(env map[string]string, tc compat.Toolchain) {
 	}
 }
 
-// versionVariable is for DeepSpeed's setup.py: the local part of the version. If it is empty, a release's sources say that
-// there is none.
+// versionVariable is the local part of the version, for DeepSpeed's setup.py. An empty value means no local part for
+// a release's sources.
 const versionVariable = "DS_BUILD_STRING"
 
 // buildEnv returns the environment of the compile step, without versionVariable.

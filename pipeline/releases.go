@@ -150,8 +150,8 @@ func (r *Releases) compareOps(ctx context.Context, f *Found, sdist pyindex.File)
 	return nil
 }
 
-// ReadSdist downloads a source distribution of DeepSpeed, which must have the sha256 of the index, and returns what decides
-// its ops. Errors begin with the name of the file.
+// ReadSdist downloads a source distribution of DeepSpeed, which must have the index's sha256, and returns what
+// determines its ops. Errors begin with the file's name.
 func ReadSdist(ctx context.Context, client *pyindex.Client, sdist pyindex.File) (*evidence.Sources, error) {
 	var text []byte
 	err := client.Download(ctx, sdist, func(body io.Reader) (err error) {

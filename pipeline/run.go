@@ -23,7 +23,7 @@ type Runner struct {
 	Dir     string // where wheels are put (-o)
 	Logs    string // where the logs of builds are kept
 	Version string // dsbuild's own, for the manifest
-	Jobs    int    // compile jobs; zero means one per core
+	Jobs    int    // compile jobs (default: one per core)
 	NoCache bool   // ignore the store, recompile and retest
 	// Builder is asked for only when something has to be built.
 	Builder func(context.Context) (Builder, error)

@@ -27,7 +27,7 @@ import (
 // gitRef is a repository and the requested tag, branch or commit.
 type gitRef struct {
 	url   string // as the user gave it: it may hold credentials
-	ref   string // tag, branch or commit; "" means HEAD
+	ref   string // tag, branch or commit (default HEAD)
 	shown string // for people: "git+URL@REF" without credentials
 }
 

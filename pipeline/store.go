@@ -30,8 +30,8 @@ func DefaultStore() Store {
 	return Store{Dir: filepath.Join(xdg.CacheHome, "dsbuild", "wheels"), Keep: 100}
 }
 
-// withStoredWheel calls use for the wheel of the plan with this digest, and reports whether the store has it: undamaged, of
-// this plan, and passed by audit. Another account may have put something else there.
+// withStoredWheel calls use for the wheel of the plan with this digest, and reports whether the store has it:
+// undamaged, of this plan, and passed by audit. Another account may have stored something else.
 func (s Store) withStoredWheel(
 	ctx context.Context, digest string, audit func(ctx context.Context, file string) error, use func(StoredWheel) error,
 ) (ok bool, err error) {

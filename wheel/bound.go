@@ -37,7 +37,8 @@ func pythonOf(tags []string) string {
 	return ""
 }
 
-// modulesPython returns the only Python, X.Y, that the names of extension modules are for. It returns "" if there is not one.
+// modulesPython returns the Python, X.Y, in the names of all extension modules. It returns "" if they differ or name
+// none.
 func (c Contents) modulesPython() string {
 	found := ""
 	for _, e := range c.Extensions {

@@ -131,8 +131,8 @@ func (s *sections) archs() (sass, ptx []string) {
 // but below 3 in numpy and OpenBLAS, which choose at run time.
 const rareSSE = 20
 
-// commonSSE is how many times the AVX instructions may outnumber those for CPUs without AVX where most of the code was compiled for
-// any CPU: 2 in numkong and 1 in simsimd, which ask the CPU by cpuid alone.
+// commonSSE is how many times the AVX instructions may outnumber those for CPUs without AVX if most of the code was
+// compiled for any CPU: 2 in numkong and 1 in simsimd, which query the CPU only by cpuid.
 const commonSSE = 4
 
 // rareGeneral is how many times other instructions outnumber those of BMI2 and the like
@@ -154,8 +154,8 @@ func baseLevel(u x86.Usage) CPULevel {
 // features, asks the system whether it saves the wide registers (or gets both from libgcc or the loader), and
 // also has vector code for CPUs without AVX. A compiler that may use AVX everywhere writes none of that, but
 // it may select AVX-512. cpuid alone is no sign: code also uses it for the size of caches and for random
-// numbers. It is enough where much code is for any CPU, and for BMI2 and the like, if code has few of them: about 4 in 1,000 in NVIDIA's
-// cuobjdump, which selects them, but several in 100 where the compiler may use them everywhere.
+// numbers. It is enough where much code is for any CPU, and for BMI2 and the like, if code has few of them: about 4
+// in 1,000 in NVIDIA's cuobjdump, which selects them, but several in 100 where the compiler may use them everywhere.
 func chooses(u x86.Usage, told bool) bool {
 	if u.Max() == x86.V3 && u.Levels[x86.V3] == u.General {
 		return (told || u.CPUID) && u.General*rareGeneral < u.Levels[x86.V1]

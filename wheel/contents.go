@@ -121,8 +121,8 @@ func (c Contents) Machine() string {
 	return c.Extensions[0].Machine
 }
 
-// CPU returns the lowest level that runs every op, by the lowest variant of an op with several. It returns "" if no op has
-// code for a CPU with levels.
+// CPU returns the lowest level that runs every op, by the lowest variant of an op with several. It returns "" if no op
+// has code for a CPU with levels.
 func (c Contents) CPU() CPULevel {
 	lowest := map[string]string{} // variant of each op
 	for _, e := range c.Extensions {
@@ -155,8 +155,8 @@ func (c Contents) Manifest() Manifest {
 	return m
 }
 
-// ManifestFor is Manifest for nodes of a platform such as linux_x86_64 and the wheel's file name. Extensions for other machines
-// are ignored, unless the wheel has no others.
+// ManifestFor is Manifest for nodes of a platform such as linux_x86_64 and the wheel's file name. It ignores extensions
+// for other machines, unless the wheel has no others.
 func (c Contents) ManifestFor(platform, file string) Manifest {
 	own := slices.DeleteFunc(slices.Clone(c.Extensions), func(e Extension) bool { return "linux_"+e.Machine != platform })
 	if len(own) > 0 {
@@ -184,9 +184,9 @@ func (c Contents) ManifestFor(platform, file string) Manifest {
 	return m
 }
 
-// alternatives returns what an import of the package loads: the modules with what they need of the wheel. In a wheel without
-// modules each library that no other one needs is an alternative: bitsandbytes has such libraries for CUDA, ROCm and XPU, and only
-// a load tells which a node takes.
+// alternatives returns what an import of the package loads: the modules with their dependencies in the wheel. In a
+// wheel without modules, each library that no other library needs is an alternative: bitsandbytes has such libraries
+// for CUDA, ROCm and XPU, and only a load shows which of them a node uses.
 func (c Contents) alternatives() [][]Extension {
 	var modules []Extension
 	needed := map[string]bool{}
@@ -210,7 +210,7 @@ func (c Contents) alternatives() [][]Extension {
 	return all
 }
 
-// addNeeds adds to extensions those of the wheel that they need, and these need.
+// addNeeds adds the wheel's extensions that the given ones need, directly or indirectly.
 func (c Contents) addNeeds(found []Extension) []Extension {
 	for i := 0; i < len(found); i++ { // found grows
 		for _, e := range c.Extensions {
@@ -222,8 +222,8 @@ func (c Contents) addNeeds(found []Extension) []Extension {
 	return found
 }
 
-// cxx11ABI reports whether the extensions use torch with the std::string of GCC 5 and later. It is true unless an extension
-// that uses torch shows the older one.
+// cxx11ABI reports whether the extensions use torch with the std::string of GCC 5 and later. It is true unless an
+// extension that uses torch shows the older one.
 func (c Contents) cxx11ABI() bool {
 	return !slices.ContainsFunc(c.Extensions, func(e Extension) bool {
 		return e.Torch.CXX != "" && e.CXX11ABI != nil && !*e.CXX11ABI

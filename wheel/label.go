@@ -25,8 +25,8 @@ const (
 // allOpsLabel is the label of builds with all ops.
 const allOpsLabel = "allops"
 
-// completeCUDAs lists the major versions of CUDA that a complete build for a machine is for. No toolchain of CUDA 12 compiles
-// for aarch64.
+// completeCUDAs lists the CUDA major versions of a complete build for a machine. No toolchain of CUDA 12 compiles for
+// aarch64.
 func completeCUDAs(machine string) []string {
 	if machine == Arm {
 		return []string{"13"}
@@ -102,8 +102,8 @@ func (m Manifest) checkLabel() []string {
 		m.Version, m.Source.Kind, m.Label(m.HasAllOps()))}
 }
 
-// BuildTag returns the build tag in the wheel's file name (PEP 427): the number of the recipe and the first digits of the
-// plan's digest. It is "" for a wheel for one minor version of torch. Installers compare the number.
+// BuildTag returns the build tag in the wheel's file name (PEP 427): the number of the recipe and the first digits of
+// the plan's digest. It is "" for a wheel for one torch minor version. Installers compare the number.
 func (m Manifest) BuildTag() string {
 	if m.Recipe == 0 {
 		return ""
@@ -140,8 +140,8 @@ func SourceVersion(version string) string {
 	return release
 }
 
-// Release returns the release of DeepSpeed that the wheel was built from. It returns "" for other sources, such as a commit
-// or changed files. If dsbuild did not build the wheel, its version decides.
+// Release returns the release of DeepSpeed that the wheel was built from. It returns "" for other sources, such as a
+// commit or changed files. If dsbuild did not build the wheel, its version decides.
 func (m Manifest) Release() string {
 	if m.Source.Kind == "release" {
 		return m.Source.Ref

@@ -41,8 +41,8 @@ func buildHint() string {
 }
 
 // LoadAll reads the wheel at path, or every wheel in the folder at path. It counts copies of a
-// wheel once. Of several builds of a wheel only the newest counts, as for installers. A damaged wheel is an error with exit
-// code 4.
+// wheel once. Of several builds of a wheel only the newest counts, as for installers. A damaged wheel is an error
+// with exit code 4.
 func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 	info, err := os.Stat(path)
 	switch {

@@ -139,8 +139,8 @@ func ownerOf(distribution, scheme, below string) string {
 	return ""
 }
 
-// nameOwner returns whose name a file of site-packages has. It returns "" if that may be the distribution. A name is the same in
-// a file system that ignores case, as a module, an extension or byte code.
+// nameOwner returns the owner of a name in site-packages. It returns "" if that may be the distribution. Names are
+// compared without case, and modules, extensions and byte code of one name are the same.
 func nameOwner(distribution, below string) string {
 	top, _, _ := strings.Cut(strings.TrimPrefix(fold(below), "__pycache__/"), "/")
 	for _, suffix := range []string{distInfoSuffix, ".egg-info", ".egg", ".egg-link"} {

@@ -41,7 +41,7 @@ type Build struct {
 	CUDA     string    `json:"cuda"`    // X.Y
 	Patches  []string  `json:"patches"` // corrections that were made to the sources, by name
 	Packages []Package `json:"packages"`
-	ByteCode *ByteCode `json:"bytecode"` // of the modules; nil if Python could not pack it
+	ByteCode *ByteCode `json:"bytecode"` // of the modules, or nil if Python could not pack it
 
 	Record string `json:"-"` // SHA-256 of the finished wheel's RECORD, if known
 }

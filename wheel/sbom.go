@@ -14,9 +14,9 @@ import (
 // SBOMName is the place of the SBOM in a wheel's dist-info (PEP 770).
 const SBOMName = "sboms/dsbuild.cdx.json"
 
-// newSBOM returns the SBOM of a wheel in CycloneDX. It lists the wheel's compiled files with
-// their hashes, their variants with the toolkit, the sources, and the software of the build environment (scope excluded: it is not
-// inside). It holds no time and no serial number, so that the same wheel has the same bytes.
+// newSBOM returns the SBOM of a wheel in CycloneDX. It lists the wheel's compiled files with their hashes, their
+// variants with the toolkit, the sources, and the software of the build environment (scope excluded: it is not
+// inside). It has no time and no serial number, so that the wheel is reproducible.
 func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, error) {
 	bom := cyclonedx.NewBOM()
 	purl := pypiURL(c.Name, m.Version)

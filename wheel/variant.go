@@ -17,9 +17,9 @@ import (
 // Its name is a part of the names of its files: libfused_adam_op.cu13.so. An op that only one of the variants has is in a
 // file without that part.
 //
-// A manifest has in Archs, PTX and OpArchs what all variants have together, in CPU the lowest level, and in CUDA nothing if
-// there are several: each variant names its own, and Manifest.CUDAs lists them. In this way no reader takes one of several
-// for the only one. CUDA is also empty if no op needs it.
+// In a manifest, Archs, PTX and OpArchs are the union of all variants, CPU is the lowest level, and CUDA is empty if
+// there are several, so that no reader takes one of several for the only one: each variant has its own, and
+// Manifest.CUDAs lists them. CUDA is also empty if no op needs it.
 type Variant struct {
 	Name    string                `json:"name"` // cu12, cu13, v2, v3
 	Ops     []string              `json:"ops"`
@@ -97,8 +97,8 @@ func withOp(all []Variant, op string) []Variant {
 	return slices.DeleteFunc(slices.Clone(all), func(v Variant) bool { return !slices.Contains(v.Ops, op) })
 }
 
-// variantOf returns the variant that an extension is a build of, the zero Variant for an op without variants. ok is false
-// for a file that no variant has.
+// variantOf returns an extension's variant, or the zero Variant for an op without variants. ok is false for a file
+// that no variant has.
 func variantOf(all []Variant, e Extension) (v Variant, ok bool) {
 	own := withOp(all, e.Op())
 	if len(own) < 2 {
@@ -108,8 +108,8 @@ func variantOf(all []Variant, e Extension) (v Variant, ok bool) {
 	return append(own, Variant{})[max(i, 0)], i >= 0
 }
 
-// compareVariants compares the files of the ops with the variants of the wheel. says is put before these in a finding and
-// names their source.
+// compareVariants compares the files of the ops with the variants of the wheel. says precedes the variants in a
+// finding and names their source.
 func (c Contents) compareVariants(says string, variants []Variant) []string {
 	var findings []string
 	add := func(file, what, op string) {
@@ -138,8 +138,8 @@ func (c Contents) compareVariants(says string, variants []Variant) []string {
 	return append(findings, c.compareRuntimes(variants)...)
 }
 
-// compareRuntimes compares the CUDA whose runtime each extension loads with its variant. Without variants for several, all
-// load the same.
+// compareRuntimes compares the CUDA whose runtime each extension loads with its variant. Without variants for several
+// CUDAs, all load the same.
 func (c Contents) compareRuntimes(variants []Variant) []string {
 	var findings []string
 	var first *Extension // without a variant
@@ -164,8 +164,8 @@ func majorOf(cuda string) string {
 	return major
 }
 
-// findVariants returns the variants that the names of the files and the CUDA runtimes that they load show. Only a wheel of
-// the stable ABI has some.
+// findVariants returns the variants, as shown by the names of the files and the CUDA runtimes that they load. Only a
+// wheel of the stable ABI has some.
 func (c Contents) findVariants() []Variant {
 	builds := map[string][]Extension{}
 	for _, e := range c.Extensions {

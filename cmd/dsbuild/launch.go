@@ -253,7 +253,8 @@ func printFiles(w io.Writer, files []launch.File) error {
 	return nil
 }
 
-// warnOfOlderJob lists the start scripts of another job in a directory, because starting all scripts there starts its ranks, too.
+// warnOfOlderJob lists the start scripts of another job in a directory, because starting all scripts there also starts
+// its ranks.
 func (a *app) warnOfOlderJob(directory string, targets []string) {
 	entries, err := os.ReadDir(directory)
 	if err != nil {

@@ -73,8 +73,8 @@ func (s *Sources) hasFolder(name string) bool {
 	return false
 }
 
-// classOf returns the class whose NAME is an op's. One of op_builder/cpu counts if the accelerator of CUDA names it, or if
-// there is no other.
+// classOf returns the class whose NAME is an op's. It uses a class of op_builder/cpu only if CUDA's accelerator names
+// it, or if there is no other.
 func (s *Sources) classOf(op string) (*class, error) {
 	var found []*class
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {

@@ -67,7 +67,7 @@ func clean(text string) (string, error) {
 
 func lineAt(text string, i int) int { return 1 + strings.Count(text[:i], "\n") }
 
-// spliced returns the length of a backslash that ends a line, with the blanks that gcc allows behind it. It returns 0 for another text.
+// spliced returns the length of a backslash that ends a line, with the blanks that gcc allows after it, or else 0.
 func spliced(text string) int {
 	if text[0] != '\\' {
 		return 0

@@ -20,9 +20,9 @@ type conditional struct {
 	last       bool // there was an #else
 }
 
-// tokens returns what a machine sees of a text: the tokens of each line, joined by blanks, and the directives. It decides
-// conditionals as far as macro is certain. A conditional that it cannot decide keeps its condition and all branches that may
-// be compiled.
+// tokens returns what a machine sees of a text: the tokens of each line, joined by blanks, and the directives. It
+// decides conditionals as far as macro is certain. A conditional that it cannot decide keeps its condition and all
+// branches that may be compiled.
 func tokens(text string, macro macroOf) ([]string, error) {
 	text, err := clean(text)
 	if err != nil {
@@ -114,7 +114,8 @@ func (c *conditional) resolve() []string {
 	return append(out, "#endif")
 }
 
-// directive returns a directive in one form. A macro with arguments differs from a macro whose value begins with a bracket.
+// directive returns a directive in a canonical form. A macro with arguments differs from a macro whose value begins
+// with a bracket.
 func directive(line string, words []string) string {
 	if words[1] == "define" && len(words) > 3 && words[3] == "(" {
 		_, after, _ := strings.Cut(line, words[2])

@@ -1,6 +1,6 @@
-// Package evidence tells whether two versions of DeepSpeed's sources give a compiler the same op. It reads the files of an op
-// as a preprocessor for one machine does, as far as the machine decides that: it ignores comments, line breaks and branches for other
-// machines. It knows nothing of toolchains.
+// Package evidence determines whether two versions of DeepSpeed's sources give a compiler the same op. It reads an
+// op's files like a preprocessor for one machine, as far as the machine decides: it ignores comments, line breaks
+// and branches for other machines. It does not depend on toolchains.
 package evidence
 
 import (
@@ -53,7 +53,8 @@ func Digest(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// DigestOf returns the digest of a file by its name: of Python its statements, of a patch its text, and of C++ its tokens.
+// DigestOf returns a file's digest: of the statements for Python, the text for a patch, and the tokens for C++. The
+// type is determined by the name.
 func DigestOf(name, text string) (string, error) {
 	switch path.Ext(name) {
 	case ".py":

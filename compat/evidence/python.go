@@ -88,8 +88,8 @@ func isPythonString(word string) bool {
 	return last == '"' || last == '\''
 }
 
-// pythonLength returns the length of the first token of a text: a name, a number, a string, or one character. It returns 0
-// for a string that does not end.
+// pythonLength returns the length of the first token of a text: a name, a number, a string, or one character. It
+// returns 0 for an unterminated string.
 func pythonLength(text string) int {
 	n := 0
 	for n < len(text) && isWord(text[n]) {

@@ -7,7 +7,8 @@ import (
 	"deps.dev/util/semver"
 )
 
-// ByMachine is a digest for each machine. As a text it is "X86 ARM", or one digest if they are the same; "-" stands for none.
+// ByMachine is a digest for each machine. Its text form is "X86 ARM", or one digest if they are equal; "-" stands for
+// none.
 type ByMachine map[string]string
 
 // MarshalText implements encoding.TextMarshaler.
@@ -48,7 +49,8 @@ type Table struct {
 	Files map[string]ByMachine `json:"files"` // the pieces of the newest proof, to name what has changed
 }
 
-// Changes names, for each machine, the ops that differ from all that was proven, each with the first file that does, or the reason.
+// Changes lists, for each machine, the ops that differ from all that was proven, each with the first differing file,
+// or the reason.
 type Changes map[string]map[string]string
 
 // Judge compares sources with what was proven.

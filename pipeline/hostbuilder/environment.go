@@ -99,8 +99,8 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 	return nil
 }
 
-// checkNvcc returns an error if nvcc for CUDA 12, without which an entry cannot be made, can be downloaded from nowhere: a site
-// may have package indexes of Python alone, and the environment takes minutes until it needs nvcc.
+// checkNvcc returns an error if an entry needs nvcc for CUDA 12 and nowhere offers it for download: a site may have
+// only Python's package indexes, and the environment takes minutes until it needs nvcc.
 func (r *run) checkNvcc(ctx context.Context, e entry) error {
 	if e.of.Toolchain.CUDASource != compat.Nvcc12 {
 		return nil

@@ -72,8 +72,8 @@ func usablePythons(g pipeline.BuildHost) []string {
 // part is a requirement that this machine lacks.
 type part struct{ what, try string }
 
-// missing returns the error that names everything that this machine lacks for a build, with all remedies. It returns nil for
-// nothing. No toolchain exists on such a machine.
+// missing returns an error with everything that this machine lacks for a build, and all remedies. It returns nil if
+// nothing is missing. No toolchain exists on such a machine.
 func missing(parts ...part) error {
 	if len(parts) == 0 {
 		return nil

@@ -18,7 +18,7 @@ import (
 
 // Query describes the packages of a toolchain.
 type Query struct {
-	Machine string // that builds; "" means x86_64
+	Machine string // that builds (default x86_64)
 	Torch   string // X.Y.Z, with +cuNNN if it comes from torch's own index; empty if torch is already installed
 	Python  string // X.Y
 	Source  compat.CUDASource
