@@ -21,13 +21,13 @@ class Gone(Exception):
 
 
 def send(message):
-    """Sends a message, from any thread."""
+    """Send a message, from any thread."""
     with speaking:
         emit(message)
 
 
 def answer(number, do, describe):
-    """Sends the result of do. If do fails, sends what describe returns for the exception; if that
+    """Send the result of do. If do fails, send what describe returns for the exception; if that
     is None, the exception is not for the controller."""
     message = {"to": number}
     try:
@@ -41,7 +41,7 @@ def answer(number, do, describe):
 
 
 def serve(take, verbs, describe):
-    """Executes the orders that take returns, until one of them is to end."""
+    """Execute the orders that take returns, until one of them is to end."""
     while True:
         order = take()
         if order["do"] == "end":  # has no number and gets no answer
@@ -84,7 +84,7 @@ class Orders:
             raise Gone()
 
     def take(self):
-        """Returns the next order. Raises Gone if there will be none."""
+        """Return the next order. Raise Gone if there will be none."""
         self.listen(0)  # what came while the agent was busy ends a silence
         while not self.pending:
             if self.silent():

@@ -32,7 +32,7 @@ class Busy(Failed):
 
 
 def save_json(path, value):
-    """Writes a JSON file whole or not at all, and waits until it is on the disk."""
+    """Write a JSON file atomically, and wait until it is on the disk."""
     part = path + ".part"
     remove(part)  # the new file is never written through a link
     try:
@@ -48,7 +48,7 @@ def save_json(path, value):
 
 
 def start_sync(places):
-    """Starts to write the file systems of places to the disk. Without it, a power cut could leave
+    """Start to write the file systems of places to the disk. Without it, a power cut could leave
     empty files after dsbuild has reported success. One program syncs whole file systems: to sync
     one file after the other takes seconds, because each writes the file system's journal."""
     try:
@@ -58,7 +58,7 @@ def start_sync(places):
 
 
 def end_sync(child, limit=SYNC_LIMIT):
-    """Waits for the program of start_sync, but only a limited time: other programs may have
+    """Wait for the program of start_sync, but only a limited time: other programs may have
     much data to write to the same disk first."""
     try:
         if child:
@@ -68,7 +68,7 @@ def end_sync(child, limit=SYNC_LIMIT):
 
 
 def sync_folder(path):
-    """Writes a rename in the folder to the disk, if the file system can sync folders."""
+    """Write a rename in the folder to the disk, if the file system can sync folders."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -84,7 +84,7 @@ def exists(path):
 
 
 def remove(path):
-    """Removes a file, link or tree, if it is there."""
+    """Remove a file, link or tree, if it exists."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             shutil.rmtree(path)
@@ -104,7 +104,7 @@ def sweep(path):
 
 
 def sweep_trials(folders):
-    """Removes what an interrupted run left in folders while it tested which nodes share them."""
+    """Remove what an interrupted run left in folders while it tested which nodes share them."""
     for folder in folders:
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
             if name.startswith(TRIAL):
@@ -112,7 +112,7 @@ def sweep_trials(folders):
 
 
 def put_aside(path, aside):
-    """Renames path at once, so that nothing has its name; sweep removes it later."""
+    """Rename path immediately, so that its name is free; sweep removes it later."""
     while exists(aside):
         aside += "+"
     try:
@@ -163,8 +163,8 @@ class Workplace:
         self.digests = Digests()
 
     def take_lock(self, orders):
-        """Waits lock_s for the lock: after a controller was killed, its agent still cleans up. If
-        another agent of the same run holds the lock (their nodes share the folder), it waits as long
+        """Wait lock_s for the lock: after a controller was killed, its agent still cleans up. If
+        another agent of the same run holds the lock (their nodes share the folder), wait as long
         as the controller does. Only who may change home can open the file: who can, can lock it."""
         mode = 0o660 if os.stat(self.home).st_mode & 0o020 else 0o600
         self.lock = os.open(os.path.join(self.home, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -193,7 +193,7 @@ class Workplace:
             pass
 
     def arrived(self):
-        """Prepares the inbox, and returns the names of the files that need not be sent again."""
+        """Prepare the inbox, and return the names of the files that need not be sent again."""
         if os.path.islink(self.inbox) or not os.path.isdir(self.inbox):
             remove(self.inbox)
         elif os.stat(self.inbox).st_uid != os.geteuid():  # another administrator's, whose files this user cannot read
@@ -226,8 +226,8 @@ class Workplace:
         return os.path.join(self.inbox, os.path.basename(order["file"]))
 
     def note(self, entry):
-        """Adds a line to the journal, unless the last line is equal: an interrupted finish is
-        repeated. Removes a last line that was cut off."""
+        """Add a line to the journal, unless the last line is equal: an interrupted finish is
+        repeated. Remove a last line that was cut off."""
         line = json.dumps(entry).encode("ascii") + b"\n"
         with open(self.journal, "a+b", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666)) as f:
             last, end = last_line(f)
@@ -262,7 +262,7 @@ class Workplace:
 
 
 def die_with_parent(parent):
-    """Asks the kernel to end this process together with its parent, if the kernel can."""
+    """Ask the kernel to end this process together with its parent, if the kernel can."""
     try:
         import ctypes
 
@@ -281,7 +281,7 @@ def installer_env(**more):
 
 
 def run_program(name, argv, env, folder, orders, lock, limit):
-    """Runs a program in a private folder, and ends it if the controller goes away. The program dies
+    """Run a program in a private folder, and end it if the controller goes away. The program dies
     if this agent is killed, and holds the lock as long as it lives."""
     me = os.getpid()
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -322,7 +322,7 @@ def fault_of_machine(text):
 
 
 def run_agent(env, verbs):
-    """Runs an agent until its controller ends it or goes away. env has begin, undo, recorded, keep and
+    """Run an agent until its controller ends it or goes away. env has begin, undo, recorded, keep and
     dir. dir is set while env may change something."""
     def leave(*_):
         raise Gone()

@@ -33,7 +33,7 @@ ending = threading.Lock()
 
 
 def end(status):
-    """Ends everything, and leaves nothing."""
+    """End everything, and leave nothing."""
     ending.acquire(timeout=5)  # for good
     for child in list(children):
         try:
@@ -49,7 +49,7 @@ def end(status):
 
 
 def hear(orders):
-    """Takes orders. Ends everything when the controller is gone or gives the order to end."""
+    """Take orders. End everything when the controller is gone or gives the order to end."""
     arriving = Orders()
     try:
         while True:
@@ -73,7 +73,7 @@ def failure(error):
 
 
 def begin(argv, **more):
-    """Starts a program that ends with this one."""
+    """Start a program that ends with this one."""
     with ending:
         child = subprocess.Popen(argv, start_new_session=True, **more)
         children.append(child)
@@ -81,7 +81,7 @@ def begin(argv, **more):
 
 
 def finish(child):
-    """Ends a program with all processes that it started."""
+    """End a program with all processes that it started."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except OSError:
@@ -197,7 +197,7 @@ def variables():
 
 
 def try_write(folder, keep=""):
-    """Writes a file into a folder; returns the reason if that is impossible. The file is
+    """Write a file into a folder. Return the reason if that is impossible. The file is
     removed, or kept under a name until this program ends."""
     path = os.path.join(folder, keep or ".dsbuild-check-%s-%d" % (REQUEST["run"], os.getpid()))
     try:
@@ -505,7 +505,7 @@ class Listener:
 
 
 def dial(order):
-    """Calls all peers, some at a time; returns those that it could not reach, and why. It calls
+    """Call all peers, some at a time. Return those that it could not reach, and why. Call
     these a second time, because a single packet may get lost."""
     limits = {False: order["limit_s"], True: order["answer_s"]}
     failed = call(order["peers"], order["window"], limits)
@@ -516,7 +516,7 @@ def dial(order):
 
 
 def call(peers, window, limits):
-    """Calls peers; returns {index: why} of those that it could not reach. limits has the limit
+    """Call peers. Return {index: why} of those that it could not reach. limits has the limit
     for a connection, and (True) the limit for the answer over it."""
     waits, failed, waiting, active = selectors.DefaultSelector(), {}, list(reversed(peers)), {}
 

@@ -11,7 +11,7 @@ REQUEST = {}  # filled before any other module is imported
 
 
 def run(told):
-    """Runs the program that the controller asks for."""
+    """Run the program that the controller asks for."""
     global MARK
     told = json.loads(told.decode("utf-8").split("\n", 3)[3])  # after remote.EndShell
     MARK = told["mark"]

@@ -80,8 +80,8 @@ def kept_change():
 
 
 def move(source, target):
-    """Renames source to target. If that is impossible (a lower layer of an overlay, another
-    file system), it copies: target appears under its name at once and whole, and then source
+    """Rename source to target. If that is impossible (a lower layer of an overlay, another
+    file system), copy it: target appears under its name at once and whole, and then source
     disappears from its name at once."""
     try:
         os.rename(source, target)
@@ -214,7 +214,7 @@ class Replacement:
         return module in self.own or not exists(module) and any(path.startswith(package + os.sep) for package in self.packages)
 
     def refuse_foreign(self, blocking):
-        """Refuses a change that would replace files of other packages, or of no package."""
+        """Refuse a change that would replace files of other packages, or of no package."""
         blocking = {path: same for path, same in blocking.items() if not path.endswith(".pyc")}
         owned, others, places = owners(list(blocking), self.names), of_other_pythons(blocking), sites()
         for path, same in sorted(blocking.items()):
@@ -324,7 +324,7 @@ def first_lines():
 
 
 def mend_first_lines(info):
-    """Corrects the first line that pip gives to scripts. If the path of the interpreter has a
+    """Correct the first line that pip gives to scripts. If the path of the interpreter has a
     space, or is longer than a kernel reads, the kernel cannot run that line, and a shell reads
     the line of a command wrongly. Then a shell starts the interpreter; RECORD gets the new digests."""
     python, place, record = os.fsencode(sys.executable), os.path.dirname(info), os.path.join(info, "RECORD")
@@ -348,7 +348,7 @@ def mend_first_lines(info):
 
 
 def refuse_vital(wheel, files):
-    """Rejects a wheel of another package that has files of torch, DeepSpeed or the interpreter, or of the environment
+    """Reject a wheel of another package that has files of torch, DeepSpeed or the interpreter, or of the environment
     itself: without its Python the node can restore nothing. The controller has rejected it before (own.go)."""
     places = tuple(place + os.sep for place in sites())
     for f in files:
@@ -407,7 +407,7 @@ def noted_digests(files):
 
 
 def refuse_changed(is_now, was):
-    """Refuses files that are not as they were when they were moved aside."""
+    """Refuse files that are not as they were when they were moved aside."""
     changed = sorted(path for path in set(is_now) | set(was) if is_now.get(path) != was.get(path))
     if changed:
         raise Failed("%s differs from its state before the deploy" % ", ".join(changed[:3]), "deploy-wanted")
@@ -463,7 +463,7 @@ class Environment(Workplace):
         self.keep = False  # keep the uploads, so that the next run continues them
 
     def begin(self, orders):
-        """Takes the lock, finishes or undoes the change of an interrupted run, and prepares
+        """Take the lock, finish or undo the change of an interrupted run, and prepare
         the inbox, unless the controller only looks."""
         open_as_environment()
         self.take_lock(orders)
@@ -481,7 +481,7 @@ class Environment(Workplace):
         return dict(found, inbox=self.inbox, arrived=self.arrived())
 
     def keep_byte_code(self):
-        """Keeps the byte code that came with the wheel. The change is final, so an error here does
+        """Keep the byte code that came with the wheel. The change is final, so an error here does
         not fail the deploy: without this file, verify compares byte code with its module."""
         try:
             if self.byte_code:
@@ -490,8 +490,8 @@ class Environment(Workplace):
             pass
 
     def repair(self):
-        """Ends a change that was cut off: finishes it if it was recorded, else undoes it and notes that in the
-        journal. Returns whether there was one, and the run that it undid."""
+        """End an interrupted change: finish it if it was recorded, else undo it and record that in the
+        journal. Return whether there was one, and the run that it undid."""
         self.change = read_change(CHANGE)
         if not self.change:
             return False, ""
@@ -512,7 +512,7 @@ class Environment(Workplace):
         return True, run
 
     def start_change(self, roots, **more):
-        """Notes what will be moved, then moves it aside. more says what the change installs."""
+        """Record what will be moved, then move it aside. more is what the change installs."""
         kept, now = "kept-" + REQUEST["run"], before()
         remove(os.path.join(HOME, kept))
         os.mkdir(os.path.join(HOME, kept), 0o770)
@@ -537,7 +537,7 @@ class Environment(Workplace):
         return [(inside(path_of(root["name"])), os.path.join(kept, str(i)), root["was"]) for i, root in enumerate(self.change["roots"])]
 
     def restore(self, entry=None):
-        """Restores every path. May be cut off and started again. entry is for the journal."""
+        """Restore every path. May be interrupted and repeated. entry is for the journal."""
         for path, aside, was in self.roots():
             if exists(aside) or not was:
                 put_aside(path, aside + GONE)
@@ -554,13 +554,13 @@ class Environment(Workplace):
         self.change = None
 
     def sweep_roots(self):
-        """Removes the copies that an interrupted move has left among the packages."""
+        """Remove the copies that an interrupted move has left among the packages."""
         for path, _, _ in self.roots():
             for ending in (COPY, GONE):
                 sweep(path + ending)
 
     def install(self, order, orders):
-        """Moves the replaced files aside and lets pip install the new wheels, all or none.
+        """Move the replaced files aside and let pip install the new wheels, all or none.
         The first wheel is DeepSpeed's."""
         for wheel in order["wheels"]:
             check_wheel(wheel, self.digests)
@@ -594,7 +594,7 @@ class Environment(Workplace):
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
     def record(self, order):
-        """Makes the change final: once change.json says done, the change cannot be undone."""
+        """Make the change final: once change.json says done, the change cannot be undone."""
         if order["installed"] and self.extra_wheels:
             names = [other["name"] for other in self.extra_wheels]
             kept = [other for other in noted_extra_wheels(load_json(INSTALLED)) if other["name"] not in names]
@@ -620,7 +620,7 @@ class Environment(Workplace):
         return {"kept": done["journal"].get("kept", "")}
 
     def look(self):
-        """Reads from change.json whether our change is final. Only the file is right: this program
+        """Read from change.json whether our change is final. Only the file is right: this program
         may be interrupted, or find the disk full, just after it has replaced the file."""
         try:
             self.change = read_change(CHANGE) or self.change
@@ -629,12 +629,12 @@ class Environment(Workplace):
         self.recorded = self.change["done"]
 
     def sync(self):
-        """Starts to write the installed files to the disk, while dsbuild verifies them."""
+        """Start to write the installed files to the disk, while dsbuild verifies them."""
         folders = {os.stat(folder).st_dev: folder for folder in {os.path.dirname(path) for path, _, _ in self.roots()}}
         self.syncing = start_sync(sorted(folders.values()))
 
     def finish(self):
-        """Completes a change that is recorded. May be repeated."""
+        """Complete a change that is recorded. May be repeated."""
         change = self.change
         if change["installed"]:
             save_json(INSTALLED, change["installed"])
@@ -665,7 +665,7 @@ class Environment(Workplace):
                 sweep(os.path.join(HOME, name))
 
     def drop(self, folder, change):
-        """Removes a folder of files that a change moved aside, but for those that dsbuild had not installed."""
+        """Remove a folder of files that a change moved aside, but for those that dsbuild had not installed."""
         files, stays = aside_files(change, folder), os.path.join(HOME, foreign_folder(change))
         if change["foreign"] and os.path.islink(stays):
             remove(stays)
@@ -801,7 +801,7 @@ def remove_wrong_byte_code():
 
 
 def clone(source, target):
-    """Copies a file or a folder by hard links, or by content if the file system has no links."""
+    """Copy a file or a folder by hard links, or by content if the file system has no links."""
     def link(a, b, **_):
         try:
             os.link(a, b, follow_symlinks=False)
@@ -832,7 +832,7 @@ def before():
 
 
 def run_pip(order, arguments, folder, orders, lock):
-    """Runs pip in the private folder. No configuration can send the wheel elsewhere."""
+    """Run pip in the private folder. No configuration can send the wheel elsewhere."""
     env = installer_env(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments

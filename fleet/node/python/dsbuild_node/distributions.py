@@ -9,7 +9,7 @@ from dsbuild_node.files import content, load_json
 
 
 def once(find):
-    """Makes a function without arguments remember its result. (Python 2, which can parse the probe, has no lru_cache.)"""
+    """Make a function without arguments remember its result. Python 2, which can parse the probe, has no lru_cache."""
     found = []
 
     def remembered():

@@ -49,7 +49,7 @@ class Environments(Workplace):
         return told
 
     def begin(self, orders):
-        """Takes the lock, and finishes or undoes the change of an interrupted run."""
+        """Take the lock, and finish or undo the change of an interrupted run."""
         os.umask(os.umask(0o022) | 0o022)
         self.refuse_unsafe()
         for folder in (HOME, PLACE):
@@ -78,7 +78,7 @@ class Environments(Workplace):
             raise Failed(danger, "unsafe-place")
 
     def repair(self):
-        """Ends a switch that was cut off, and removes environments that are not whole."""
+        """End an interrupted switch, and remove incomplete environments."""
         change = unfinished_switch()
         repaired = change is not None
         if change:
@@ -94,7 +94,7 @@ class Environments(Workplace):
         return repaired
 
     def store_early(self, order, orders):
-        """Stores an upload, and installs a large wheel while the next files arrive."""
+        """Store an upload, and install a large wheel while the next files arrive."""
         f, early = order["file"], order["early"]
         self.store(f, stays=early)
         if early:
@@ -106,14 +106,14 @@ class Environments(Workplace):
         return {}
 
     def install_early(self, order, files, watch):
-        """Installs wheels, and returns the names of the new entries in site-packages."""
+        """Install wheels, and return the names of the new entries in site-packages."""
         folder = os.path.join(PLACE, self.made)
         before = set(os.listdir(site_of(folder)))
         self.install_wheels(order, folder, files, watch)
         return set(os.listdir(site_of(folder))) - before
 
     def read_early(self, entries, watch):
-        """Reads the files of packages that are installed."""
+        """Read the files of packages that are installed."""
         site = site_of(os.path.join(PLACE, self.made))
         for entry in entries:
             for row in record_rows(os.path.join(site, entry)) or []:
@@ -151,7 +151,7 @@ class Environments(Workplace):
         return dict(whole, name=self.made, python=python_of(folder))
 
     def begin_environment(self, order, orders):
-        """Creates the folder of the new environment, unless it exists."""
+        """Create the folder of the new environment, unless it exists."""
         folder = os.path.join(PLACE, self.made or self.free_name(order["digest"]))
         if not self.made:
             self.made = os.path.basename(folder)
@@ -196,7 +196,7 @@ class Environments(Workplace):
         return dict(whole, name=name, python=python_of(folder))
 
     def store(self, f, stays=False):
-        """Moves an upload to FILES. With stays it only links the upload there: other nodes may still
+        """Move an upload to FILES. With stays, only link the upload there: other nodes may still
         ask this node's relay for it."""
         folder = os.path.join(FILES, f["sha256"])
         path, sent = os.path.join(folder, f["name"]), os.path.join(self.inbox, f["name"])
@@ -222,7 +222,7 @@ class Environments(Workplace):
         return path
 
     def sweep_stored(self):
-        """Removes uploads that are in FILES already."""
+        """Remove uploads that are in FILES already."""
         for f in REQUEST["files"]:
             if exists(os.path.join(FILES, f["sha256"], f["name"])):
                 sweep(os.path.join(self.inbox, f["name"]))
@@ -256,7 +256,7 @@ class Environments(Workplace):
         self.run_uv(order, orders, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
 
     def install_wheels(self, order, folder, files, orders):
-        """Lets uv install wheels from their files, without any index."""
+        """Let uv install wheels from their files, without any index."""
         asked, wheels = os.path.join(self.dir, "requirements.txt"), [f for f in files if f["package"]]
         with open(asked, "w", encoding="utf-8") as f:
             f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in wheels)
@@ -274,8 +274,8 @@ class Environments(Workplace):
             raise Failed("cannot execute uv from %s" % self.dir, "noexec")
 
     def record(self, order):
-        """Notes that the environment is whole, and switches to it. After the rename only a rollback
-        can go back."""
+        """Record that the environment is whole, and switch to it. After the rename, only a rollback
+        restores the previous one."""
         name = self.made or whole_of(order["digest"])
         if not name:
             raise Failed("environment %.16s no longer exists" % order["digest"], "deploy-again")
@@ -299,7 +299,7 @@ class Environments(Workplace):
         return {"python": python_of(CURRENT)}
 
     def roll_back(self, order):
-        """Switches back to the previous environment. The one that it leaves stays, without a link,
+        """Switch back to the previous environment. The current one stays, without a link,
         until the next deploy."""
         name, last = target(PREVIOUS), last_change()
         if not name or not last or last["undone"]:
@@ -323,7 +323,7 @@ class Environments(Workplace):
 
     @staticmethod
     def link(path, name):
-        """Points a link to an environment, by one rename."""
+        """Point a link to an environment, by one rename."""
         fresh = os.path.join(PLACE, ".link-" + REQUEST["run"])
         sweep(fresh)
         os.symlink(name, fresh)
@@ -331,7 +331,7 @@ class Environments(Workplace):
         sync_folder(PLACE)
 
     def finish(self, change):
-        """Completes a switch. May be repeated."""
+        """Complete a switch. May be repeated."""
         if change.get("previous"):
             self.link(PREVIOUS, change["previous"])
         else:
@@ -348,7 +348,7 @@ class Environments(Workplace):
             pass  # the next run removes it
 
     def tidy(self, keep):
-        """Removes environments and files that no link needs, if the file system allows it. Environments to keep
+        """Remove environments and files that no link needs, if the file system allows it. Environments to keep
         may be in use on other nodes."""
         for name in unlinked():
             path = os.path.join(PLACE, name)
@@ -374,13 +374,13 @@ class Environments(Workplace):
 
     @staticmethod
     def take_away(path):
-        """Removes an environment: its name first, at once."""
+        """Remove an environment: its name first, immediately."""
         aside = os.path.join(HOME, os.path.basename(path) + GONE)
         put_aside(path, aside)
         sweep(aside)
 
     def undo(self):
-        """Removes the unfinished environment. A recorded switch stays."""
+        """Remove the unfinished environment. A recorded switch stays."""
         if self.early:
             self.early.stop()
             self.early = None
@@ -416,7 +416,7 @@ def forget_notes_of_uv(folder):
 
 
 def free_page_cache(path):
-    """Lets the kernel drop an installed wheel from its page cache: the memory is better used for the files
+    """Let the kernel drop an installed wheel from its page cache: the memory is better used for the files
     of the environment, which are read again."""
     fd = os.open(path, os.O_RDONLY)
     try:

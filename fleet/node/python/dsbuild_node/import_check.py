@@ -76,7 +76,7 @@ def lacking(error):
 
 
 def attempt(do, kind="wrong"):
-    """Calls do, and reports its failure, if it fails."""
+    """Call do, and report its failure."""
     try:
         do()
     except Failed as e:

@@ -65,7 +65,7 @@ def digest_or_not(path):
 
 
 def tell_modes(paths):
-    """Reports files, by paths from the working directory, that other users cannot read though they may read the
+    """Report files, by paths from the working directory, that other users cannot read though they may read the
     folder of the packages, and files that every user can change."""
     readable, private, open_to_all = os.stat(".").st_mode & 0o044, [], []
     for path in paths:
@@ -91,7 +91,7 @@ def digests_agree(told):
 
 
 def leave_to_owners(info, files):
-    """Reports code that belongs to other distributions, and removes from files what RECORD does not list of it: a deploy
+    """Report code that belongs to other distributions, and remove from files what RECORD does not list of it: a deploy
     does not move that code. If DeepSpeed has a file at the same path, a deploy fails."""
     site = os.path.dirname(info)
     owned = owners([os.path.join(site, path) for path, told in files.items() if not digests_agree(told)], {"deepspeed"})
@@ -119,7 +119,7 @@ def folder_id(path):
 
 
 def tell_foreign_commands(site, rows):
-    """Reports commands that start a Python outside this environment: nodes may have mounted one environment
+    """Report commands that start a Python outside this environment: nodes may have mounted one environment
     at several paths, and its commands know one of them."""
     for row in rows:
         if not row[0].startswith("../"):
@@ -175,7 +175,7 @@ def noted_by_dsbuild(record):
 
 
 def inspect_extra_wheels(wheels):
-    """Checks the wheels that dsbuild installed with DeepSpeed."""
+    """Check the wheels that dsbuild installed with DeepSpeed."""
     infos = dict(reversed(list(named_infos()))) if wheels else {}
     for wheel in wheels:
         name = wheel["name"]
@@ -224,7 +224,7 @@ def check_interrupted():
 
 
 def tell_taken(rows):
-    """Sends the commands that RECORD does not list and that a deploy would find in its way."""
+    """Send the commands that RECORD does not list and that a deploy would find in its way."""
     listed = {os.path.basename(row[0]) for row in rows}
     there = [name for name in REQUEST["commands"] if name not in listed and os.path.lexists(os.path.join(scripts_folder(), name))]
     if there:
@@ -258,6 +258,6 @@ def look(found):
 
 
 def follow(found):
-    """Runs after the probe has found its facts."""
+    """Run after the probe has found its facts."""
     attempt(lambda: look(found))
     emit({"done": True})

@@ -75,7 +75,7 @@ class NotedFiles:
                 self.byte_code.append(path)
 
     def link_byte_code(self, site):
-        """Gives a new environment the byte code of those modules that are the same files."""
+        """Give a new environment the byte code of those modules that are the same files."""
         for path in self.byte_code:
             new = os.path.join(site, path)
             try:
@@ -87,7 +87,7 @@ class NotedFiles:
 
 
 def note_files(name, known):
-    """Notes the files of an environment that dsbuild has compared. It notes the byte code too: only
+    """Record the files of an environment that dsbuild has compared, and the byte code too: only
     dsbuild has run the environment so far."""
     site, files = site_of(os.path.join(PLACE, name)), {}
     for folder, _, names in os.walk(site):
@@ -128,7 +128,7 @@ class EarlyInstaller(threading.Thread):
             self.all_installed.set()
 
     def installed(self):
-        """Installs the wheels that have arrived, until there are no more."""
+        """Install the wheels that have arrived, until there are no more."""
         files = []
         while None not in files:
             files = [self.files.get()]
@@ -145,14 +145,14 @@ class EarlyInstaller(threading.Thread):
         return True  # another thread speaks to the controller
 
     def finish_installing(self, orders):
-        """Waits until the wheels that it has are installed."""
+        """Wait until the wheels that it has are installed."""
         self.files.put(None)
         while not self.all_installed.wait(0.1):
             orders.check()
         self.raise_failure()
 
     def finish_reading(self, orders):
-        """Waits until their files are read, too."""
+        """Wait until their files are read, too."""
         while self.is_alive():
             orders.check()
             self.join(0.1)

@@ -24,7 +24,7 @@ def leftovers():
 
 
 def follow(_):
-    """Runs after the probe has found its facts."""
+    """Run after the probe has found its facts."""
     danger, (bytes_free, writable) = unsafe(), room()
     left, last, cut = leftovers(), last_change(), unfinished_switch()
     if left and last and is_locked(os.path.join(HOME, "lock")):

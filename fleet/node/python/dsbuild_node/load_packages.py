@@ -53,12 +53,13 @@ class Package:
         self.tops = sorted(tops)
 
     def load(self, owned, say):
-        """Imports the package and loads its libraries. Calls say with the kind of a finding and words."""
+        """Import the package and load its libraries. Call say with the kind of a finding and words."""
         import ctypes
         import importlib
 
         def load_library(path, owned, most=20):
-            """Loads a library, after those of the environment that it needs and the loader does not find: packages load them first."""
+            """Load a library, after the libraries of the environment that it needs and the loader does not find:
+            packages load these first."""
             try:
                 ctypes.CDLL(path)
             except OSError as e:
@@ -69,7 +70,7 @@ class Package:
                 load_library(path, owned, most - 1)
 
         def with_torch(do):
-            """Does it again after an import of torch, if it needs one of torch's libraries, as most extensions of torch do."""
+            """Call do. If it needs torch's libraries, as most extensions of torch do, import torch and call do again."""
             try:
                 return do()
             except (ImportError, OSError) as e:
@@ -130,7 +131,7 @@ def judge(words, module, owned, imports=False):
 
 
 def child(package, owned, out):
-    """Loads a package in this new process, and writes lines to out."""
+    """Load a package in this new process, and write lines to out."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
@@ -188,7 +189,7 @@ def load(package, owned, limit):
 
 
 def load_all(names):
-    """Loads the packages with machine code among these names. Returns errors and notes, in words."""
+    """Load the packages with machine code among these names. Return errors and notes, in words."""
     infos = dict(named_infos())
     packages = [p for p in (Package(name, infos[name]) for name in sorted(names) if name in infos) if p.files]
     owned = {os.path.basename(path): path for p in (Package(n, i) for n, i in infos.items()) for path, _, _ in p.files}

@@ -91,7 +91,7 @@ def read_note(path):
 
 
 def noted_sha256(noted):
-    """Returns the sha256 of the wheel in a note, if any."""
+    """Return the sha256 of the wheel in a note, if any."""
     return str(noted.get("sha256", "")) if isinstance(noted, dict) else ""
 
 

@@ -6,7 +6,7 @@ from dsbuild_node.import_check import Failed, plain
 
 
 def without_compiler(do):
-    """Calls do, which loads ops, with a compiler that always fails. Fails if an op was compiled."""
+    """Call do, which loads ops, with a compiler that always fails. Fail if an op was compiled."""
     import shutil
 
     # A folder that does not exist, and that only a compilation would create: if an op kills
@@ -25,7 +25,7 @@ def without_compiler(do):
 
 
 def load_op(op, place):
-    """Loads one op, and only from the wheel."""
+    """Load one op, and only from the wheel."""
     from deepspeed.git_version_info import installed_ops
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 

@@ -163,7 +163,7 @@ def distributions():
 
 
 def zipped(place, found):
-    """Adds the distributions in an archive on the path."""
+    """Add the distributions in an archive on the path."""
     from importlib import metadata
 
     for dist in metadata.distributions(path=[place]):
@@ -308,14 +308,14 @@ def probe(installed, taken, drift):
 
 
 def undone(*raised):
-    """Ends a program whose errand fails, after it has sent the facts."""
+    """End a program whose errand fails, after it has sent the facts."""
     sys.__excepthook__(*raised)
     sys.stderr.flush()
     os._exit(REQUEST["answered"] + 3)
 
 
 def send_facts(installed, taken, drift=lambda *_: ("", "")):
-    """Sends the facts, and runs the program that is to follow. Ends Python at once: an orderly shutdown
+    """Send the facts, and run the program that is to follow. End Python immediately: an orderly shutdown
     takes as long as half of a probe."""
     found, status = probe(installed, taken, drift)
     emit({"python": found})

@@ -84,7 +84,7 @@ class Copy:
             self.grown.notify_all()
 
     def check_part(self):
-        """Counts the right pieces at the file's beginning. True if there are new ones."""
+        """Count the right pieces at the file's beginning. Return whether there are new ones."""
         before = self.have
         while not self.whole() and self.right(self.have, self.read(self.have)):
             self.grow()
@@ -102,7 +102,7 @@ class Copy:
         return f
 
     def add(self, f, data):
-        """Writes the next piece."""
+        """Write the next piece."""
         if not self.right(self.have, data):
             raise Wrong("piece %d is corrupt" % self.have)
         try:
@@ -113,7 +113,7 @@ class Copy:
         self.grow()
 
     def finish(self):
-        """Gives the whole file its name."""
+        """Give the whole file its name."""
         try:
             if os.path.exists(self.path + PART):
                 os.rename(self.path + PART, self.path)
@@ -121,11 +121,11 @@ class Copy:
             raise NoRoom(e.strerror)
 
     def hold(self):
-        """Opens the file that the controller has sent: an installation may take it away from now on."""
+        """Open the file that the controller has sent: an installation may take it away from now on."""
         self.file = open_file(self.path)
 
     def wait(self, index):
-        """Waits a moment for a piece. True if it is here."""
+        """Wait a moment for a piece. Return whether it is here."""
         with self.grown:
             if self.have <= index:
                 self.grown.wait(BEAT)
@@ -156,7 +156,7 @@ class Limit:
 
 
 def load_identity(context, order):
-    """Loads the certificate and the key through pipes: ssl reads files only, and the key must
+    """Load the certificate and the key through pipes: ssl reads files only, and the key must
     be in none."""
     readers = []
     try:
@@ -251,7 +251,7 @@ class Relay:
                 self.free.release()
 
     def serve(self, raw):
-        """Serves one child; a stranger is only disconnected."""
+        """Serve one child; a stranger is only disconnected."""
         try:
             raw.settimeout(REQUEST["quiet_s"])  # of silence, then it is given up
             with self.server.wrap_socket(raw, server_side=True) as child:
@@ -275,7 +275,7 @@ class Relay:
             at += bool(data)
 
     def report(self):
-        """Tells the controller how much is here, while it grows."""
+        """Report the received size to the controller while it grows."""
         while True:
             time.sleep(BEAT / 2.0)
             for copy in list(self.copies.values()):
@@ -284,7 +284,7 @@ class Relay:
                     send({"id": copy.id, "have": copy.told})
 
     def add(self, order):
-        """Takes part in the relay of a file."""
+        """Take part in the relay of a file."""
         copy = Copy(order)
         self.copies[order["token"]] = copy
         self.tokens[copy.id] = order["token"]
@@ -300,7 +300,7 @@ class Relay:
         return {}
 
     def fetch_all(self, copy, order):
-        """Receives a file from a parent, and tells the controller how that ended."""
+        """Receive a file from a parent, and report the end to the controller."""
         why, wrong, local = "", False, False
         try:
             if not copy.whole():
@@ -318,7 +318,7 @@ class Relay:
         send({"id": copy.id, "fetch": order["fetch"], "have": copy.have, "why": why, "wrong": wrong, "local": local})
 
     def connect(self, copy, order):
-        """Connects to the parent. copy.parent is set before the handshake, so that stop ends it."""
+        """Connect to the parent. copy.parent is set before the handshake, so that stop ends it."""
         raw = socket.create_connection((order["address"], order["port"]), CONNECT)
         raw.settimeout(REQUEST["quiet_s"])  # of silence, then it is given up
         copy.parent = self.client.wrap_socket(raw, do_handshake_on_connect=False)
@@ -354,7 +354,7 @@ class Relay:
         return {}
 
     def watch(self, order):
-        """Follows the file that the controller sends."""
+        """Follow the file that the controller sends."""
         start(self.follow, self.copy(order))
         return {}
 

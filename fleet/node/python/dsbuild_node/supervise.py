@@ -103,7 +103,7 @@ def free_port():
 
 
 def forget(fd, size):
-    """Frees the disk space of the output that has been passed on, if the file system can do
+    """Free the disk space of the output that has been passed on, if the file system can do
     that."""
     keep_size, punch_hole = 1, 2
     try:
@@ -122,7 +122,7 @@ class Ending:
         self.asked = set()
 
     def push(self, alive):
-        """Reports whether nothing is left to do."""
+        """Report whether nothing is left to do."""
         now = time.monotonic()
         for pid in alive:
             if now >= self.kill_at:
@@ -226,7 +226,7 @@ class Job:
         return None
 
     def launch(self):
-        """Forks the launcher, which waits for the order to begin. No thread runs yet."""
+        """Fork the launcher, which waits for the order to begin. No thread runs yet."""
         begin, self.begin = os.pipe()
         out, into = os.pipe()
         pid = os.fork()
@@ -258,7 +258,7 @@ class Job:
         os._exit(127)
 
     def prepare(self):
-        """Does everything that can fail before the order to begin."""
+        """Do everything that can fail before the order to begin."""
         why = self.find_obstacle()
         if why is not None:
             raise StartError(why)
@@ -359,7 +359,7 @@ class Job:
                 self.status = status
 
     def record_ranks(self, found, mine):
-        """Records which process is which rank."""
+        """Record which process is which rank."""
         for pid in mine:
             if pid in self.known or pid in self.ignored or found[pid][0] == b"Z":
                 continue
@@ -376,7 +376,7 @@ class Job:
             self.tell({"rank": {"number": int(rank), "local": int(local), "begun": True}})
 
     def record_ends(self):
-        """Records which ranks have ended."""
+        """Record which ranks have ended."""
         for pid in list(self.known):
             state, _, status = process(pid) or (b"X", 0, -1)
             if state in (b"Z", b"X"):
@@ -386,7 +386,7 @@ class Job:
                     del self.ranks[local]  # after a restart it may be another
 
     def scan(self):
-        """Opens the files of new ranks."""
+        """Open the files of new ranks."""
         for folder, _, names in os.walk(self.logs):
             for name in names:
                 path = os.path.join(folder, name)
@@ -418,7 +418,7 @@ class Job:
                 self.streams[fd] = Stream(fd, key, kind)
 
     def pump(self):
-        """Passes on the new output; true if there may be more."""
+        """Pass on the new output. Return whether there may be more."""
         now = time.monotonic()
         if now >= self.scan_at or self.ending is not None:
             self.scan_at = now + 0.3
@@ -451,7 +451,7 @@ def describe(error):
 
 
 def guard(inner, grace):
-    """Waits for the other process, and ends the processes that it may have left."""
+    """Wait for the other process, and end the processes that it may have left."""
     for number in SIGNALS:
         signal.signal(number, lambda *_: send_signal(inner, signal.SIGTERM))
     null = os.open(os.devnull, os.O_RDONLY)
