@@ -30,13 +30,14 @@ type Options struct {
 	Reporter   ui.Reporter
 	Forks      int // nodes at once; by default fanout.DefaultForks
 	// MaxFailures is called with the number of failed nodes and the total, of all nodes or of one group of --serial.
-	// If it returns true, no further node is started. It may be nil.
+	// If it returns true, no further node is started. If it is nil, all nodes of a group are started, and a failure
+	// stops only further groups.
 	MaxFailures func(failed, of int) bool
 	Logs        Logs          // where to keep the log of each node
 	Timeout     time.Duration // limit of each long step on a node, and cap for the other steps; optional
 	// WriteHint writes out the commands in a hint, for a node's log; nil leaves it as it is.
 	WriteHint func(hint, nodes string) string
-	// SlowHint is the hint for a step that took too long; "" names --timeout.
+	// SlowHint is the hint for a step that took too long, by default to raise --timeout.
 	SlowHint string
 	// ConnectWait is how long the dialer may let a node wait in a queue. A waiting node does not
 	// count towards Forks.
@@ -78,7 +79,7 @@ func (f *Fleet) Close() {
 	}
 }
 
-// Forks is the number of nodes that dsbuild works on at once.
+// Forks is the number of nodes that are handled in parallel.
 func (f *Fleet) Forks() int {
 	if f.opt.Forks > 0 {
 		return f.opt.Forks

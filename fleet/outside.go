@@ -30,7 +30,7 @@ func (f *Fleet) Outside() []*Node {
 	return f.outside
 }
 
-// Ask connects to nodes that are no part of the run, many at once, and calls ask with the index of each. It returns an
+// Ask connects to nodes outside the run, several in parallel, and calls ask with the index of each. It returns an
 // error for each, also for those that did not answer within limit.
 func (f *Fleet) Ask(
 	ctx context.Context, nodes []*Node, limit time.Duration, ask func(ctx context.Context, i int) error,

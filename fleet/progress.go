@@ -51,7 +51,7 @@ const (
 	showEvery = time.Second
 	// noteEvery is the least time between two prints of the messages about single nodes.
 	noteEvery = 10 * time.Second
-	// slowAfter is how long a node must be at work before the display names it.
+	// slowAfter is how long a node must be at work before the display lists it.
 	slowAfter = 3 * time.Second
 	maxSlow   = 3
 	maxNames  = 60 // characters of the failed nodes' names
@@ -213,8 +213,7 @@ func (w *progress) standing() string {
 	return text
 }
 
-// slowest names the nodes that have been at work longest, with their steps and the time spent in
-// them.
+// slowest lists the nodes that have been at work longest, with their steps and the time spent in them.
 func (w *progress) slowest(now time.Time) string {
 	type slow struct {
 		name string
@@ -237,7 +236,7 @@ func (w *progress) slowest(now time.Time) string {
 	return "slowest: " + strings.Join(words, ", ")
 }
 
-// failures names the failed nodes, folded to the available room.
+// failures lists the failed nodes, folded to the available room.
 func (w *progress) failures() string {
 	if len(w.failed) == 0 {
 		return ""

@@ -60,7 +60,7 @@ func NewRollout(ready, waiting [][]int, sizes Serial) *Rollout {
 // Left returns the number of nodes in the groups that are still to come.
 func (r *Rollout) Left() int { return len(slices.Concat(slices.Concat(r.ready, r.waiting)...)) }
 
-// nextGroup takes the next group; it is empty when all groups have been taken.
+// nextGroup removes the next group and returns it. It is empty when all groups have been taken.
 func (r *Rollout) nextGroup() []int {
 	from := &r.ready
 	if len(*from) == 0 {
@@ -110,8 +110,8 @@ func (f *Fleet) NextGroup(r *Rollout) []int {
 	return group
 }
 
-// FinishGroup reports whether the next group may begin. If too many nodes of this one failed, it gives the nodes of
-// all further groups the reason why they are not started.
+// FinishGroup reports whether the next group may begin. If too many nodes of this one failed, it sets the error of the
+// nodes of all further groups to the reason why they are not started.
 func (f *Fleet) FinishGroup(ctx context.Context, r *Rollout, group []int) bool {
 	var failed []string
 	ok := false

@@ -111,7 +111,7 @@ func (f *Fleet) RunSteps(ctx context.Context, tasks []Task, stop func(int) bool)
 	})
 }
 
-// run calls do for every node, and ends it. It notes the errors that only fanout knows: the node
+// run calls do for every node, and ends it. It records the errors that only fanout knows: the node
 // was not started, or its goroutine panicked. more is the number of steps beyond Task.Steps.
 func (f *Fleet) run(
 	ctx context.Context, tasks []Task, opt fanout.Options, more int, do func(context.Context, Task) error,

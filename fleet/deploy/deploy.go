@@ -49,7 +49,7 @@ func New(opt Options) *Deploy {
 	return d
 }
 
-// steps are the phases through which Apply takes a node. If one fails, end (undo.go) takes the change back.
+// steps are the phases through which Apply takes a node. If one fails, end (undo.go) undoes the change.
 func (n *nodeState) steps() []fleet.Step {
 	limit, wait := n.run.Fleet.Limit, n.run.opt.InUse.Wait
 	await := n.run.AwaitStep(n.Node, &n.plan.Decision)
@@ -178,7 +178,7 @@ func (d *Deploy) decide(ctx context.Context, newPlan func([]ProbeResult) (Plan, 
 	return plan, nil
 }
 
-// noteReplaced names the versions that the plan replaces, before anything is changed.
+// noteReplaced reports the versions that the plan replaces, before anything is changed.
 func (p *Plan) noteReplaced(to ui.Reporter) {
 	var all []ui.Named
 	for _, n := range p.Nodes {

@@ -308,7 +308,7 @@ func (n *NodePlan) decide(tables *compat.Tables, w *wheel.Loaded, verdict compat
 	}
 }
 
-// replaced returns the note on a DeepSpeed that w takes the place of. It returns "" if there is none, or it came from w.
+// replaced returns the note on the DeepSpeed that w replaces. It returns "" if there is none, or it came from w.
 func replaced(d *node.Installed, w *wheel.Loaded) string {
 	switch {
 	case d == nil || d.SHA256 == w.Manifest.SHA256:

@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// end is the end of a node's steps. If one has failed, it takes the change back.
+// end is the end of a node's steps. If one has failed, it undoes the change.
 func (n *nodeState) end(ctx context.Context, failed error) {
 	defer n.Disconnect()
 	if failed == nil {

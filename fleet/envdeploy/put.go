@@ -86,7 +86,7 @@ func (n *nodeState) uploads() []change.Upload {
 	return files
 }
 
-// largeFile is the size in bytes from which a node installs a wheel at once.
+// largeFile is the size in bytes from which a node installs a wheel on arrival.
 const largeFile = 16 << 20
 
 // put starts the agent, and sends the files that the node lacks and that it stores.
@@ -112,7 +112,7 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 		if stored {
 			continue
 		}
-		// The node installs a large wheel at once, while the next files arrive.
+		// The node installs a large wheel while the next files arrive.
 		err := change.Call(ctx, n.Node, agent.Request{
 			"do": "store", "file": refTo(f), "early": f.Size >= largeFile && f.SHA256 != set.Installer.SHA256,
 			"digest": set.Digest, "installer": refTo(set.Installer),

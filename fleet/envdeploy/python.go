@@ -29,7 +29,7 @@ var (
 
 var unpackProgram = node.NewProgram("unpack_python")
 
-// pythonRef names a Python that came along to the programs on nodes.
+// pythonRef names a lock's Python to the programs on nodes.
 type pythonRef struct {
 	SHA256  string `json:"sha256"` // of its archive
 	Tree    string `json:"tree"`
@@ -47,18 +47,18 @@ func refOf(s *environment.Set) *pythonRef {
 // nodePython is the Python that runs dsbuild's programs on a node.
 type nodePython struct {
 	home     string   // the folder of all environments
-	there    []string // programs of Pythons that came along earlier (pythonRef.Program)
+	there    []string // programs of Pythons that were sent earlier (pythonRef.Program)
 	use      string   // the program that runs, or ""
 	writable bool
 	free     int64
 }
 
-// place is the path of a Python that came along, or of a file in its folder.
+// place is the path of a lock's Python, or of a file in its folder.
 func (p *nodePython) place(inner string) string {
 	return path.Join(p.home, ".dsbuild", "pythons", inner)
 }
 
-// has reports whether a Python has come along earlier.
+// has reports whether the node has the Python already.
 func (p *nodePython) has(ref *pythonRef) bool {
 	return ref != nil && slices.Contains(p.there, ref.Program)
 }

@@ -23,7 +23,7 @@ var probeShell string
 // other status the shell (probe.sh) reports the facts that it can find.
 const answered = 93
 
-// defaultPython is the interpreter if the inventory names none.
+// defaultPython is the interpreter if the inventory has none.
 const defaultPython = "python3"
 
 // maxGPUs bounds the GPUs that a node may claim.
@@ -317,7 +317,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	return &f
 }
 
-// missingPython names the faults of the node's Python.
+// missingPython describes the faults of the node's Python.
 func (a *answer) missingPython(broken *ScriptError) []string {
 	switch {
 	case a.python != nil && (a.python.SitePackages == "" || a.python.Dists == nil):
@@ -334,7 +334,7 @@ func (a *answer) missingPython(broken *ScriptError) []string {
 	return []string{fmt.Sprintf("python (%s: no output)", a.found)}
 }
 
-// missingFacts names the other facts that the probe could not find. If Python is missing, it
+// missingFacts lists the other facts that the probe could not find. If Python is missing, it
 // omits the facts that only Python can find.
 func (f Facts) missingFacts() []string {
 	var names []string

@@ -42,7 +42,7 @@ type Script struct {
 	Request any
 	// More, if set, is the program's standard input after its source.
 	More io.Reader
-	// Endless takes any number of messages: they hold the output of a job. Other output is limited.
+	// Endless accepts output of any size, for the output of a job.
 	Endless bool
 }
 
@@ -68,7 +68,7 @@ func (e *ScriptError) Error() string {
 	return e.Err.Error()
 }
 
-// wrongVariable matches what a Python that cannot start says of a variable.
+// wrongVariable matches a variable in the output of a Python that cannot start.
 var wrongVariable = regexp.MustCompile(`(?m)^\s*(PYTHONHOME|PYTHONPATH) = '(.+)'$`)
 
 // inModule matches what Python puts before the name of an error of the package.
@@ -182,7 +182,7 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 	return err
 }
 
-// incomplete is what boot says if something else has read a part of its input.
+// incomplete is boot's error if another program has read a part of its input.
 const incomplete = "program arrived incomplete"
 
 const startupFile = "startup file of the login shell (~/.bashrc, ~/.zshenv, ~/.ssh/rc)"
@@ -215,7 +215,7 @@ func floodError() error {
 		remote.ErrFlood, startupFile), quietShells+"test with: ssh NODE true | wc -c")
 }
 
-// blockedError is the error of a probe whose time is over before it said anything.
+// blockedError is the error of a probe that timed out without any output.
 func blockedError(late error) error {
 	return fault.WithHint(fmt.Errorf("%w without any output from the node", late),
 		"look for what blocks it: a startup file of the login shell, or a home on a hung file system (time ssh NODE true); "+

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// maxWords is how much of an error that a node tells is repeated.
+// maxWords is how much of a node's error is repeated.
 const maxWords = 1 << 10
 
 // NodeError is an error in the words of a node. They are on one line, and marked as the

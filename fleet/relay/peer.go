@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
-// quiet is how long a node may send nothing before the other end of a connection gives it up.
-// A parent without new pieces says every second that it is alive.
+// quiet is how long a node may send nothing before the other end closes the connection. A parent without new pieces
+// sends a heartbeat every second.
 const quiet = 10 * time.Second
 
 // peer is the program on a node, which takes part in the relay of one file after another.
@@ -99,8 +99,8 @@ type event struct {
 	Local bool   `json:"local"` // the node cannot write the file
 }
 
-// handleEvent takes an event of the node's program. The node may say anything: it cannot have
-// more pieces than there are, or fewer than before.
+// handleEvent handles an event of the node's program. The node may lie: it cannot have
+// more pieces than the file has, or fewer than before.
 func (st *peer) handleEvent(m json.RawMessage) error {
 	var got event
 	if err := node.Decode(m, &got); err != nil {

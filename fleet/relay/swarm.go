@@ -141,7 +141,7 @@ func (s *swarm) sendTo(ctx context.Context, t *download, send func(context.Conte
 		s.lose(t)
 		return err
 	}
-	// From now on the caller may take the file away, and the program still has to pass it on.
+	// From now on the caller may remove the file, and the program still has to pass it on.
 	if err := t.peer.session.Call(ctx, agent.Request{"do": "hold", "id": s.id}, nil); err != nil {
 		s.lose(t)
 		return nil

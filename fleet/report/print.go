@@ -108,7 +108,7 @@ func (r *Report) passedOn() []string {
 	return []string{fmt.Sprintf("transfers: %s from dsbuild, %s between nodes", ui.Size(sent), ui.Size(nodes))}
 }
 
-// pythons names the Python that jobs run in an environment; none in reports of other commands.
+// pythons returns lines with the Python that jobs run in an environment, or nil in reports of other commands.
 func (r *Report) pythons() (lines []string) {
 	var said []ui.Named
 	for _, n := range r.Nodes {
@@ -301,7 +301,7 @@ func (r *Report) Verdict() string {
 	return line + r.environments() + r.others()
 }
 
-// environments names the whole environments of the nodes; "" in reports of other commands.
+// environments lists the whole environments of the nodes. It returns "" in reports of other commands.
 func (r *Report) environments() string {
 	var all []string
 	for _, n := range r.Nodes {
@@ -315,7 +315,7 @@ func (r *Report) environments() string {
 	return ", environment " + r.Nodes[0].Environment.Name + " " + strings.Join(all, " and ")
 }
 
-// others names the properties in which nodes differ although all are ok.
+// others lists the properties in which nodes differ although all are ok.
 func (r *Report) others() string {
 	names := lists.Map(r.Differences, func(d Difference) string { return node.Title(d.What) })
 	if !r.isVerify() || len(names) == 0 {

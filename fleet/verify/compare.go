@@ -27,7 +27,7 @@ const (
 // deployHint is the hint for a node that should get its wheel; setStatus adds which.
 func deployHint() string { return "install the wheel: " + fault.Deploy().String() }
 
-// chooseHint is the hint for nodes of which none can tell what is right.
+// chooseHint is the hint if no node shows which software is right.
 func chooseHint(*nodeState, node.Deviation) string {
 	return "decide which wheel they should run, and install it: " + fault.Command{Do: "deploy", Wheel: &fault.WheelFile{}}.String()
 }

@@ -348,7 +348,7 @@ func (n *nodeState) kind() string {
 	return n.runs.SHA256
 }
 
-// maxAltered bounds how many files that are not as RECORD says a report names.
+// maxAltered bounds how many altered files a report lists.
 const maxAltered = 50
 
 // setStatus sets the node's status, error and facts from the findings.

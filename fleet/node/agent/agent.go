@@ -146,7 +146,7 @@ func (s *Session) write(in *io.PipeWriter, ending <-chan struct{}, every time.Du
 	}
 }
 
-// receive takes one message of the agent.
+// receive handles a message of the agent.
 func (s *Session) receive(m json.RawMessage) error {
 	var is struct {
 		To *json.RawMessage `json:"to"`
