@@ -1,5 +1,5 @@
-# test.sh and full.sh source this file. prepare makes the engine and the default wheel of this checkout, in .test; tests wait for
-# them there (internal/testkit/built).
+# Sourced by test.sh and full.sh. prepare makes the engine and the default wheel of this checkout in .test, where tests
+# wait for them (internal/testkit/built).
 export DSBUILD_TEST_DIR=$PWD/.test
 rm -rf .test && mkdir .test
 exec 3>&2
@@ -9,7 +9,7 @@ prepare() {
   part wheel build_wheel
 }
 
-# check_prepared fails if prepare did, with the end of the log.
+# check_prepared prints the end of the log and fails if prepare failed.
 check_prepared() {
   if [[ $(<.test/wheel.status) != 0 ]]; then
     echo "no wheel; the end of .test/wheel.log:"

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Prints PATH for the tests, which start python3 hundreds of times. A version manager's python3 is a script that takes three times
-# as long to start as Python, and the Python that it compiled runs a third slower than a distribution's. So the system's python3
-# comes first, if it is of the same version and complete (go stays before it: the system's may be older), else the interpreter itself.
+# Print PATH for the tests, which start python3 hundreds of times. A version manager's python3 is a script that takes
+# three times as long to start as Python, and the Python it compiled is a third slower than a distribution's. For that
+# reason the system's python3 comes first if it has the same version and is complete, else the interpreter itself. go
+# stays before the system's directory, whose go may be older.
 version=$(python3 -c 'import sys; print(*sys.version_info[:2])') || version=none
 complete=$(/usr/bin/python3 -c 'import ensurepip, os, pip, sys, sysconfig
 if os.path.exists(sysconfig.get_path("include") + "/Python.h"): print(*sys.version_info[:2])')

@@ -92,7 +92,7 @@ func RuntimeRequirements() ([]string, error) { return requirements("runtime.txt"
 // BuildRequirements lists the tools of a build, as pinned requirements.
 func BuildRequirements() ([]string, error) { return requirements("build.txt") }
 
-// requirements returns the lines of a file that are no comments.
+// requirements returns the lines of a file without comments.
 func requirements(name string) ([]string, error) {
 	text, err := files.ReadFile(name)
 	if err != nil {

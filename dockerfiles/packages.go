@@ -17,9 +17,9 @@ type Package struct {
 // String returns the package as a requirement: NAME==VERSION.
 func (p Package) String() string { return p.Name + "==" + p.Version }
 
-// HasStandIn reports whether an environment without a GPU does without a package of
-// torch's: nvidia_standins.py makes libraries that torch can be loaded with, or nothing
-// asks for them. CUDA's runtime is called.
+// HasStandIn reports whether an environment without a GPU can omit one of torch's packages,
+// because nvidia_standins.py makes libraries with which torch can be loaded, or because the
+// libraries are not needed. CUDA's runtime is called.
 func (p Package) HasStandIn() bool {
 	if p.Name == "nvidia-cuda-runtime" || p.Name == "nvidia-ml-py" {
 		return false
@@ -33,7 +33,7 @@ type Packages struct {
 	Build   []Package // the additional packages of a build: tools, CUDA, requirements of ops
 }
 
-// Pinned returns requirements such as NAME[EXTRA]==X.* with the version that the packages have.
+// Pinned returns requirements such as NAME[EXTRA]==X.* with the packages' exact versions.
 func (p Packages) Pinned(requirements []string) []string {
 	var out []string
 	for _, r := range requirements {
@@ -46,7 +46,7 @@ func (p Packages) Pinned(requirements []string) []string {
 	return out
 }
 
-// LockName is the name of the lock in this folder. ci/packagelock writes it.
+// LockName is the name of the lock in this directory. ci/packagelock writes it.
 const LockName = "packages.lock"
 
 // The names of the files in the build context that uv reads as constraints: it installs no other
@@ -164,7 +164,7 @@ const (
 	ArmSection     = "aarch64" // of LockedForArm
 )
 
-// lockSection lists packages that toolchains have in common.
+// lockSection lists packages that toolchains share.
 type lockSection struct {
 	kind             string
 	torches, pythons []string // all of these, in every combination
@@ -220,7 +220,7 @@ func parseLock(text string) ([]lockSection, error) {
 	return lock, nil
 }
 
-// Constraints returns lists of packages in the form in which pip and uv read them.
+// Constraints returns lists of packages in the format of pip's and uv's constraints.
 func Constraints(lists ...[]Package) string {
 	all := slices.Concat(lists...)
 	sortPackages(all)

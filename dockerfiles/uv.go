@@ -17,7 +17,7 @@ const (
 	uvArm = "uv-aarch64.txt"
 )
 
-// uvPins returns that for a machine.
+// uvPins returns the file for a machine.
 func uvPins(machine string) string {
 	if machine == "aarch64" {
 		return uvArm

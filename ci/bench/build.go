@@ -172,8 +172,8 @@ func (builds wheelBuilds) changeSource(ctx context.Context, n int) (string, erro
 	return tree, errors.Join(err, f.Close())
 }
 
-// buildByStockRecipe builds by the recipe of DeepSpeed's guides, in a fresh copy of the sources,
-// with the toolchain that dsbuild uses.
+// buildByStockRecipe builds with the recipe of DeepSpeed's guides, in a fresh copy of the sources,
+// with dsbuild's toolchain.
 func (builds wheelBuilds) buildByStockRecipe(ctx context.Context, ops string) (built, error) {
 	tree, err := builds.unpackSources(ctx, "stock")
 	if err != nil {
@@ -218,8 +218,7 @@ type way struct {
 	do     func(context.Context) (built, error)
 }
 
-// comparison is the ways to get a wheel of some ops, in their order: each finds the caches that
-// the earlier ones left.
+// comparison is the ways to build some ops, in order. Each finds the caches of the earlier ones.
 type comparison struct {
 	ops  string
 	ways []way
@@ -299,7 +298,7 @@ type buildResults struct {
 	sizes       map[string]int64
 }
 
-// measure runs each way once, and returns the times in words.
+// measure runs each way once and returns a description of the times.
 func (r buildResults) measure(ctx context.Context, c comparison) (string, error) {
 	var said []string
 	for _, w := range c.ways {

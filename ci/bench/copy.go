@@ -24,7 +24,7 @@ const (
 	bigSize = 200 << 20
 )
 
-// noiseReader returns a reader of bytes that no tool can compress, always the same.
+// noiseReader returns a reader of incompressible, reproducible bytes.
 func noiseReader(seed byte, size int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
 }
@@ -82,7 +82,7 @@ func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 	return text + races.listTools(), races.emptyHomes()
 }
 
-// mustHaveFile makes sure that a copied file has arrived whole on nodes.
+// mustHaveFile checks that nodes have the complete copied file.
 func (races fleetRaces) mustHaveFile(name string, nodes []*nodes.Node) error {
 	want, _, err := wheel.HashFile(filepath.Join(races.dir, name))
 	if err != nil {

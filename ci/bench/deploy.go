@@ -48,8 +48,8 @@ const (
 	floorName   = "pip alone"
 )
 
-// fillLines returns a function that puts the first n nodes, and the number of nodes at once,
-// into a command line.
+// fillLines returns a function that fills the first n nodes, and the number of parallel nodes, into
+// a command line.
 func fillLines(n int) func(line string) string {
 	return strings.NewReplacer("{nodes}", fmt.Sprintf("'node[1-%d]'", n), "{n}", fmt.Sprint(n), "{window}", fmt.Sprint(min(n, window))).Replace
 }
@@ -82,8 +82,8 @@ func ansibleEnv() []string {
 	return []string{"ANSIBLE_HOME=ansible/home", "ANSIBLE_SSH_ARGS=-C -o ControlMaster=auto -o ControlPersist=60s -F ssh_config"}
 }
 
-// compareDeploys compares the tools that deploy a wheel to nodes. The nodes get another wheel in
-// each turn.
+// compareDeploys compares the tools that deploy a wheel to nodes. The nodes get a different wheel in
+// each round.
 func (races fleetRaces) compareDeploys(ctx context.Context) (string, error) {
 	turn := 0
 	var wheel string
@@ -120,7 +120,7 @@ func (races fleetRaces) emptyHomes() error {
 	return err
 }
 
-// mustRun checks that the first n nodes have the DeepSpeed of a wheel.
+// mustRun checks that wheel is installed on the first n nodes.
 func (races fleetRaces) mustRun(n int, wheel string) error {
 	for _, node := range races.fleet.Nodes[:n] {
 		if found, ok := runs(node, wheel); !ok {
@@ -145,8 +145,7 @@ func (races fleetRaces) mustRunAnother(ctx context.Context, n int, wheel, anothe
 	return races.deployWheel(ctx, another, strings.Join(have, ","))
 }
 
-// runs reports whether a node has the DeepSpeed of a wheel, and returns the versions that it
-// has.
+// runs reports whether wheel's version is installed on a node, and returns the installed versions.
 func runs(node *nodes.Node, wheel string) (found []string, ok bool) {
 	version := strings.Split(filepath.Base(wheel), "-")[1]
 	found, _ = filepath.Glob(filepath.Join(node.Dir, "venv", "lib", "python3*", "site-packages", "deepspeed-*.dist-info")) // a bad pattern finds none

@@ -47,8 +47,8 @@ func (ws *workspace) measureGrowth(ctx context.Context) (string, error) {
 	return growthText(all), nil
 }
 
-// measureNodes measures one fleet. Its nodes, with all that dsbuild runs on them, are processes
-// below another process than dsbuild, so that the result is the controller's cost alone.
+// measureNodes measures one fleet. The processes of its nodes are not children of dsbuild, so that
+// the result is only the controller's cost.
 func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	g := grown{nodes: n}
 	dir, err := scratch.New(ws.dir)

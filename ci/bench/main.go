@@ -1,8 +1,8 @@
 //go:build linux
 
-// Command bench is `make bench`: it compares the cost of dsbuild's builds with DeepSpeed's own
-// recipe. It also compares dsbuild's fan-out with the tools that a team would use instead, as
-// their packages install them, on the same nodes in the same run.
+// Command bench is `make bench`. It compares the cost of dsbuild's builds with DeepSpeed's own
+// recipe, and dsbuild's fan-out with alternative tools, as packaged, on the same nodes in the same
+// run.
 //
 //	bin/ci/bench                    # all parts
 //	bin/ci/bench growth             # one of them

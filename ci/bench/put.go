@@ -24,8 +24,8 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// putWord makes this program put a file as dsbuild deploy does: the whole file, with its digest
-// compared at the far end.
+// putWord is the argument with which this program uploads a file as dsbuild deploy does, atomically
+// and with its digest verified on the node.
 const putWord = "put"
 
 // putter puts a file on nodes.
@@ -80,7 +80,7 @@ func runPut(args []string) error {
 	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(putResult{int(p.sends.Load())}))
 }
 
-// putAll puts the file on all nodes at once.
+// putAll puts the file on all nodes in parallel.
 func (p *putter) putAll(all *fleet.Fleet) error {
 	p.relay.Register(p.file, all.Nodes)
 	var tasks []fleet.Task

@@ -105,7 +105,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 	return s, err
 }
 
-// measure runs a line where the nodes can be reached, and returns its cost.
+// measure runs a line and returns its cost.
 func (ws *workspace) measure(ctx context.Context, line string, env ...string) (cost, error) {
 	fmt.Fprintf(ws.log, "\n$ %s\n", line)
 	if enter := ws.fleet.EnterController(); len(enter) > 0 {

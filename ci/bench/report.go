@@ -47,7 +47,7 @@ func (r ranking) ratio(of, by string) spread {
 // inTable escapes a text for a cell of a table.
 func inTable(text string) string { return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text) }
 
-// listTools names the exact versions of the compared tools.
+// listTools lists the exact versions of the compared tools.
 func (ws *workspace) listTools() string {
 	return "Compared: " + inTable(strings.Join(ws.versions, "; ")) + ".\n"
 }

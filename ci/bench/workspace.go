@@ -23,8 +23,8 @@ import (
 // fleetSize is the number of nodes in the fleet; most parts use some of them.
 const fleetSize = 64
 
-// workspace is the folder in the user's cache in which all commands of a measurement run. For the
-// next run it keeps everything that took long to make.
+// workspace is the directory in the user's cache in which all commands of a measurement run. It keeps
+// everything that takes long to make for the next run.
 //
 //	nodes/     the fleet, with inventory.yaml and known_hosts
 //	wheels/    the wheels to deploy
@@ -77,8 +77,7 @@ func (ws *workspace) findProgram(ctx context.Context) error {
 	return nil
 }
 
-// installTools installs the other tools if they are missing: from Debian's packages, but Ansible
-// from its makers' own.
+// installTools installs missing tools: Ansible from its own package, the others from Debian's.
 func (ws *workspace) installTools(ctx context.Context) error {
 	programs := []string{"pdsh", "pdcp", "clush", "parallel-ssh", "parallel-scp", "ssh", "scp", "rsync"}
 	packages := []string{"pdsh", "clustershell", "pssh", "openssh-client", "rsync"}
@@ -139,8 +138,7 @@ func (ws *workspace) readVersion(ctx context.Context, argv ...string) (string, e
 	return strings.TrimSpace(string(line)), nil
 }
 
-// commandEnv returns the environment of all commands. It contains no variable that makes one of
-// them slower or faster.
+// commandEnv returns the environment of all commands, without variables that affect their speed.
 func (ws *workspace) commandEnv(more ...string) []string {
 	env := []string{"PATH=" + cmp.Or(ws.path, os.Getenv("PATH")), "HOME=" + os.Getenv("HOME"), "LANG=C.UTF-8"}
 	return append(env, more...)
@@ -158,9 +156,8 @@ func (ws *workspace) startNodes(ctx context.Context) error {
 	return ws.writeConfigs()
 }
 
-// writeConfigs writes the files through which the other tools know the nodes. ssh_config selects
-// the key exchange on which dsbuild and these servers agree; ssh_config.shipped keeps the tools'
-// own.
+// writeConfigs writes the other tools' configuration for the nodes. ssh_config selects the key exchange
+// on which dsbuild and these servers agree; ssh_config.shipped has the tools' default.
 func (ws *workspace) writeConfigs() error {
 	var hosts, ansible, known strings.Builder
 	for _, n := range ws.fleet.Nodes {
@@ -184,8 +181,8 @@ func (ws *workspace) writeConfigs() error {
 	return err
 }
 
-// buildWheels builds two wheels for different GPUs, so that each deploy finds another wheel on
-// the nodes. It takes them from the store if the store has them.
+// buildWheels builds two wheels for different GPUs, or finds them in the cache, so that each deploy
+// replaces a different wheel.
 func (ws *workspace) buildWheels(ctx context.Context) error {
 	engine := child.Command(ctx, "bin/ci/engine", "ensure")
 	engine.Stdout, engine.Stderr = ws.log, ws.log

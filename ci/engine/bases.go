@@ -45,8 +45,8 @@ func debianReleases() []release {
 // defaultBase is the base that every installation has.
 const defaultBase = "bookworm"
 
-// recompile is for a Python whose compiled modules hold sets in the order of their hashes, which
-// differs from run to run. It compiles the modules again with a fixed hash seed.
+// recompile makes compiled Python modules reproducible. Some Pythons store sets in hash order, which
+// differs from run to run, so it recompiles the modules with a fixed hash seed.
 const recompile = `--customize-hook=PYTHONHASHSEED=0 chroot "$1" python3 -c "import glob, py_compile
 for f in sorted(glob.glob('/usr/**/__pycache__/*.cpython-39.pyc', recursive=True)):
     py_compile.compile(f.replace('__pycache__/', '').replace('.cpython-39.pyc', '.py'), f, doraise=True)"`
@@ -61,7 +61,7 @@ func basePackages() []string {
 	return strings.Fields("ca-certificates python3 python3-minimal python3-pip python3-venv python3-dev")
 }
 
-// suiteError means that dsbuild makes no base of this suite.
+// suiteError means that a suite is not supported.
 type suiteError struct{ suite string }
 
 func (e *suiteError) Error() string {
@@ -89,7 +89,7 @@ func releaseOf(suite string) (release, error) {
 	return release{}, &suiteError{suite}
 }
 
-// ubuntuMirrors returns Ubuntu's own mirrors; a site with a mirror names its own.
+// ubuntuMirrors returns Ubuntu's mirrors, or the configured mirror.
 func ubuntuMirrors(getenv func(string) string) mirrors {
 	if own := getenv("DSBUILD_UBUNTU_MIRROR"); own != "" {
 		return mirrors{own, own}

@@ -86,7 +86,7 @@ func tailOf(path string, n int) string {
 	return strings.ReplaceAll(child.LastLines(text, n), "\n", "\n    ")
 }
 
-// waitUntil calls ok until it returns true or the time is over.
+// waitUntil calls ok until it returns true or a timeout.
 func waitUntil(ctx context.Context, limit time.Duration, ok func() bool) error {
 	end := time.Now().Add(limit)
 	for !ok() {

@@ -12,9 +12,9 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Ensure makes an engine run and prints its name: an engine that answers, else a container client in
-// which the Dagger client starts one, else dsbuild's own. It returns a *noEngineError if none of these works. It does not
-// replace an engine that the user chose.
+// Ensure makes sure that an engine runs and prints its name: a running engine, else a container client with
+// which the Dagger client starts one, else dsbuild's own. It returns a *noEngineError if none of these works.
+// It does not replace an engine that the user chose.
 func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error {
 	finder := engine.NewFinder("", func(format string, args ...any) { con.printLine("engine", format, args...) })
 	found, err := finder.Find(ctx)

@@ -17,9 +17,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// MakeImage writes an installed engine as an image that docker, podman and nerdctl load, under
-// the name that the Dagger client asks for. The image is a file for machines that cannot pull
-// this name.
+// MakeImage writes an installed engine as an image for docker, podman and nerdctl, with the name that
+// the Dagger client requests. The file is for machines that cannot pull the image.
 func MakeImage(ctx context.Context, l Layout, con *console, file string) error {
 	if !l.Installed() {
 		return fault.WithHint(fmt.Errorf("no engine is installed in %s", l.Root), "install it: make engine")
@@ -79,7 +78,7 @@ func buildDialer(ctx context.Context, l Layout, to string) error {
 	return nil
 }
 
-// packFolder writes some entries of a folder as a tar.
+// packFolder writes some entries of a directory as a tar.
 func packFolder(ctx context.Context, l Layout, from, to string, members []string, options ...string) error {
 	args := append([]string{"tar", "--create", "--file=" + to, "--directory=" + from, "--numeric-owner", "--sort=name"}, options...)
 	return command{args: append(args, members...), dir: "/", log: l.logOf("image-tar")}.runCommand(ctx)
@@ -90,8 +89,7 @@ func plain() []string {
 	return []string{"--dereference", "--owner=0", "--group=0", "--mtime=@0", "--mode=u=rwX,go=rX"}
 }
 
-// packRoot writes the engine's root without its mounts, and without the settings that a start
-// has put there.
+// packRoot writes the engine's root without its mounts and without the settings of a start.
 func packRoot(ctx context.Context, l Layout, to string) error {
 	return packFolder(ctx, l, l.Rootfs(), to, []string{"."}, "--one-file-system",
 		"--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./dev/*", "--exclude=./run/*", "--exclude=./tmp/*",
@@ -126,7 +124,7 @@ func packPrograms(ctx context.Context, l Layout, dialer, to string) error {
 	return packFolder(ctx, l, dir, to, members, plain()...)
 }
 
-// packImage writes an image from layers in the format of docker save, which every client loads.
+// packImage writes an image from layers in the format of docker save, which every client supports.
 func packImage(ctx context.Context, l Layout, to string, layers ...string) error {
 	config := v1.ConfigFile{
 		Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"},

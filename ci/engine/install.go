@@ -143,7 +143,7 @@ func installSelf(l Layout) error {
 	return writeFile(to, string(self), 0o755)
 }
 
-// copyFile copies a file: the copy is complete, or there is none.
+// copyFile copies a file atomically.
 func copyFile(from, to string, mode os.FileMode) error {
 	b, err := os.ReadFile(from)
 	if err != nil {

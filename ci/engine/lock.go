@@ -10,7 +10,7 @@ import (
 )
 
 // lock locks the engine directory, so that one program at a time installs, starts or stops. It
-// waits for another program, and says so.
+// reports a wait for another program.
 func (l Layout) lock(ctx context.Context, con *console) (unlock func(), err error) {
 	// Only the user may enter the directory: access to the socket means root.
 	if err := os.MkdirAll(l.Root, 0o700); err != nil {

@@ -91,8 +91,8 @@ func nearestFolder(dir string) string {
 	return dir
 }
 
-// checkRights tries all operations of the engine's start: namespaces, mounts, a device, a
-// control group. Root in a container often may not do them.
+// checkRights tries all privileged operations of the engine's start: namespaces, mounts, a device, a
+// control group. Root in a container often lacks the permission.
 func checkRights(cgroups string) error {
 	tried := make(chan error)
 	go func() {

@@ -16,8 +16,8 @@ import (
 const (
 	hostCertificates = "/etc/ssl/certs/ca-certificates.crt"
 	extraCAs         = "/usr/local/share/ca-certificates"
-	// sourceDateEpoch bounds the times inside the workload base, so that the same packages give
-	// the same bytes. It is 2025-01-01; any fixed day would do.
+	// sourceDateEpoch limits the times inside the workload base, to make it reproducible. It is
+	// 2025-01-01; any fixed day would do.
 	sourceDateEpoch = "1735689600"
 )
 
@@ -99,7 +99,7 @@ func fillRoot(root string) error {
 	return nil
 }
 
-// source names the release and the mirrors of a root file system.
+// source is the release and the mirrors of a root file system.
 type source struct {
 	name  string // of the piece
 	suite string

@@ -69,8 +69,7 @@ func engineConfig(site siteConfig) (string, error) {
 	return string(b) + "\n", err
 }
 
-// findCertificates returns the certificate bundle that programs of this host trust: like them,
-// it prefers the bundle in SSL_CERT_FILE to the system's.
+// findCertificates returns the host's certificate bundle: SSL_CERT_FILE if set, else the system's.
 func findCertificates(getenv func(string) string) string {
 	if own := getenv("SSL_CERT_FILE"); own != "" {
 		return own
@@ -78,7 +77,7 @@ func findCertificates(getenv func(string) string) string {
 	return hostCertificates
 }
 
-// proxyNames are the variables that name the proxies of a site.
+// proxyNames returns the names of the proxy variables.
 func proxyNames() []string {
 	return []string{"http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
 }

@@ -25,8 +25,8 @@ type piece struct {
 	inUse   bool                        // a running engine uses it, so the engine must stop before it is placed
 }
 
-// digestOf is the digest of a list of inputs. Their borders count: moving a character from one
-// input to the next changes the digest.
+// digestOf returns the digest of a list of inputs. Moving a character from one input to the next
+// changes the digest.
 func digestOf(inputs ...string) string {
 	h := sha256.New()
 	for _, s := range inputs {
@@ -73,7 +73,7 @@ func (l Layout) installPiece(p piece) error {
 	return writeFile(l.stamp(p.name), p.digest+"\n", 0o644)
 }
 
-// writeFile writes a file: it is complete, or it does not appear.
+// writeFile writes a file atomically.
 func writeFile(path, text string, mode os.FileMode) error {
 	return atomicfile.Write(path, strings.NewReader(text), mode)
 }

@@ -41,8 +41,8 @@ func (l Layout) removesCache() bool {
 	return strings.Contains(tailOf(l.Log(), 1), "discarding dagql cache")
 }
 
-// groupConfig puts the containers' control groups below one with our own name, so that exactly
-// these can be removed afterwards.
+// groupConfig puts the containers' control groups below one control group of this engine, so that
+// exactly these can be removed afterwards.
 func groupConfig(cgroup string) string {
 	return fmt.Sprintf("[worker.oci]\n  defaultCgroupParent = %q\n", "/"+cgroup)
 }

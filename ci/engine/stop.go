@@ -58,9 +58,9 @@ func stopEngine(ctx context.Context, l Layout, con *console) error {
 	return nil
 }
 
-// waitEnd waits for an engine that was asked to end. The engine ends its containers at once, but
-// then waits for its clients. A client may not notice that its build is over, so waitEnd ends
-// the remaining clients.
+// waitEnd waits for an engine that was asked to end. The engine ends its containers immediately, but
+// then waits for its clients. A client may not notice that its build has ended, so waitEnd ends the
+// remaining clients.
 func (l Layout) waitEnd(ctx context.Context, con *console, r record) error {
 	endReport := con.reportProgress("engine", func() string { return "waiting until it has ended" })
 	defer endReport()

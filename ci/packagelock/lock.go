@@ -19,7 +19,7 @@ import (
 // inputsMark begins the comment with the digest of the requests that were resolved.
 const inputsMark = "# inputs sha256:"
 
-// lockKey names a list of packages in the lock.
+// lockKey identifies a list of packages in the lock.
 type lockKey struct{ Kind, Torch, Python string }
 
 // formatLock writes the lock of lists of packages. A package that several toolchains share is in
@@ -99,8 +99,8 @@ func armRequests(t *compat.Tables) []packages.Query {
 	return out
 }
 
-// inputsOf identifies everything in this program that decides the lock: the requests of all rows of the
-// tables, and the pins of this program's own requirements.
+// inputsOf returns a digest of the lock's inputs: the requests of all table entries, and the pins of this
+// program's own requirements.
 func inputsOf(t *compat.Tables) (string, error) {
 	runtime, err := dockerfiles.RuntimeRequirements()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command packagelock resolves the Python packages of every toolchain in the tables, and writes
-// dockerfiles/packages.lock. It asks PyPI; make packages-lock runs it. Packages that the lock has keep their versions, if the requirements allow that:
-// -upgrade takes the newest releases.
+// Command packagelock resolves the Python packages of every toolchain in the tables and writes
+// dockerfiles/packages.lock. It needs PyPI, and is run by make packages-lock. Locked packages keep their versions
+// if the requirements allow it; -upgrade selects the newest releases.
 package main
 
 import (
@@ -73,7 +73,7 @@ func run(ctx context.Context, upgrade bool, out string) error {
 	return os.WriteFile(out, []byte(formatLock(lists, inputs)), 0o644)
 }
 
-// withCache lets uv keep the pages of PyPI for an hour: it reads the same ones for every toolchain.
+// withCache makes uv cache PyPI's pages for an hour, because every toolchain needs the same pages.
 func withCache(environ []string, dir string) ([]string, error) {
 	const config = "[[index]]\nurl = \"https://pypi.org/simple\"\ndefault = true\n" +
 		"cache-control = { api = \"max-age=3600\", files = \"max-age=3600\" }\n"
@@ -82,7 +82,7 @@ func withCache(environ []string, dir string) ([]string, error) {
 	return append(environ, "UV_PYTHON_DOWNLOADS=never", "UV_CONFIG_FILE="+file), os.WriteFile(file, []byte(config), 0o600)
 }
 
-// resolveAll resolves every torch of the tables with each of its Pythons.
+// resolveAll resolves every torch version in the tables with each of its Python versions.
 func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tables, upgrade bool) (map[lockKey][]dockerfiles.Package, error) {
 	tools, err := dockerfiles.BuildRequirements()
 	if err != nil {

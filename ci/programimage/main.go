@@ -1,10 +1,10 @@
-// Command programimage puts the programs of a release into a container image for Linux on both CPUs. The image has nothing
-// else but the certificates of public authorities, an account and the licences.
+// Command programimage puts the programs of a release into a container image for Linux on both CPUs. Besides them the
+// image has only the certificates of public CAs, an account and the licenses.
 //
 //	SOURCE_DATE_EPOCH=1764190000 bin/ci/programimage bin/release
 //
-// It runs at the root of the checkout, after goreleaser, whose list of programs it reads. The image is the folder of an
-// OCI layout, image below that of the release. The same programs and time give the same digest.
+// It runs at the root of the checkout, after goreleaser, whose list of programs it reads. The image is an OCI layout in
+// the release's subdirectory image. It is reproducible from the programs and the time.
 package main
 
 import (
@@ -44,10 +44,10 @@ func main() {
 	fmt.Println(digest)
 }
 
-// artifact is a file of a release, as artifacts.json lists it.
+// artifact is an entry of artifacts.json, a file of a release.
 type artifact struct{ Type, Goos, Goarch, Path string }
 
-// writeImage writes the image of a release into its folder, and returns the digest.
+// writeImage writes the image of a release into its directory and returns the digest.
 func writeImage(release string, at time.Time) (v1.Hash, error) {
 	var about struct{ Version, Commit string }
 	var made []artifact
@@ -123,7 +123,7 @@ func newImage(program, cpu string, labels map[string]string, at time.Time) (v1.I
 	return mutate.ConfigFile(image, config)
 }
 
-// newLayer returns the only layer. Any user may write into its folders: the user of --user has no entry in passwd.
+// newLayer returns the only layer. Its directories are world-writable for docker run --user.
 func newLayer(program string, at time.Time) ([]byte, error) {
 	var authorities bytes.Buffer
 	for root := range bundle.Roots() {

@@ -1,5 +1,5 @@
-// Command programwheel puts a compiled dsbuild into a wheel, with its manual pages and completions,
-// so that pip, pipx and uv install it as they install other tools.
+// Command programwheel puts a compiled dsbuild into a wheel, with its manual pages and completions, for
+// pip, pipx and uv.
 //
 //	bin/ci/programwheel bin/dsbuild linux amd64 0.1.0 bin/release
 //
@@ -34,8 +34,8 @@ func main() {
 	fmt.Println(file)
 }
 
-// platformTag returns the tag of the machines on which a program runs. The program is linked
-// statically, so it needs neither glibc nor musl. macOS 12 is the oldest that Go's programs run on.
+// platformTag returns the platform tag of a program. The program is linked statically, so it needs
+// neither glibc nor musl. macOS 12 is the oldest that Go supports.
 func platformTag(system string) (string, error) {
 	switch system {
 	case "linux/amd64":
@@ -52,11 +52,11 @@ func platformTag(system string) (string, error) {
 	return "", fmt.Errorf("there is no wheel for %s", system)
 }
 
-// releaseVersion is a version as the tags of releases have it: 0.1.0, 0.1.0-rc.1; a snapshot adds
-// its commit, none in a checkout without a remote.
+// releaseVersion matches a version of a release tag: 0.1.0, 0.1.0-rc.1. A snapshot adds its commit,
+// or none in a checkout without a remote.
 var releaseVersion = regexp.MustCompile(`^(\d+\.\d+\.\d+)(?:-(rc)\.(\d+))?(?:-snapshot\.([0-9a-f]+|none))?$`)
 
-// pythonVersion returns a release's version as PEP 440 writes it.
+// pythonVersion returns a release's version in PEP 440's syntax.
 func pythonVersion(version string) (string, error) {
 	m := releaseVersion.FindStringSubmatch(version)
 	if m == nil {
@@ -129,7 +129,7 @@ func writeWheel(program, system, release, dir string) (string, error) {
 	return file, os.WriteFile(file, w.out.Bytes(), 0o644)
 }
 
-// relativeLink is the start of a link to a file of the repository, as README.md has them.
+// relativeLink matches the start of README.md's relative links.
 var relativeLink = regexp.MustCompile(`\]\(([A-Za-z][\w./-]*[)#])`)
 
 // metadata is the file METADATA (core metadata 2.4), of a version and a description.
@@ -157,7 +157,7 @@ type programWheel struct {
 // inDistInfo returns the path of a file of dist-info.
 func (w *programWheel) inDistInfo(name string) string { return w.stem + ".dist-info/" + name }
 
-// addFiles adds the files that pattern names. If to ends in a slash it is a folder.
+// addFiles adds the files that match pattern. If to ends in a slash it is a directory.
 func (w *programWheel) addFiles(pattern, to string) error {
 	files, err := filepath.Glob(pattern)
 	if err != nil {

@@ -33,8 +33,8 @@ type containerEngine struct {
 
 // prepareEngine returns the engine that builds here, or a *noneError. An engine in a container answers
 // when prepareEngine returns. dsbuild's own engine may take minutes to compile, and start starts it.
-// The working folder is the checkout; prepareEngine writes the program of ci/engine into the
-// folder bin: go run would hide its exit codes and signals.
+// The working directory is the checkout. prepareEngine compiles ci/engine into bin, because go run
+// would hide its exit codes and signals.
 func prepareEngine(ctx context.Context, bin string) (containerEngine, error) {
 	program := filepath.Join(bin, "ci", "engine")
 	build := child.Command(ctx, "go", "build", "-C", "ci", "-o", program, "./engine")

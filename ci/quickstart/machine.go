@@ -78,7 +78,7 @@ func readMachine(ctx context.Context) (machine, error) {
 }
 
 // checkPrograms returns the Python of the wheel and the nodes, or an error
-// that names everything that this machine lacks.
+// that lists everything that this machine lacks.
 func checkPrograms(ctx context.Context, environ []string, engine bool) (python string, err error) {
 	var missing []error
 	if !engine {
