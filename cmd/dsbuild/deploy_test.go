@@ -86,7 +86,7 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	}
 	for _, data := range [][]byte{out.Bytes(), written} {
 		var r report.Report
-		if err := json.Unmarshal(data, &r); err != nil || r.Summary.Skipped != 2 || r.Nodes[1].Error != "interrupted (interrupt)" {
+		if err := json.Unmarshal(data, &r); err != nil || r.Summary.Skipped != 2 || r.Nodes[1].Error != "interrupted (SIGINT)" {
 			t.Errorf("%v: %s", err, data)
 		}
 	}

@@ -73,7 +73,7 @@ func TestFirstInterruptCancels(t *testing.T) {
 	if got := exitCode(ctx, codedError(3)); got != exitInterrupted {
 		t.Errorf("exit code %d for a report cut short", got)
 	}
-	if got := plainInterrupt(ctx, err).Error(); got != "interrupted (terminated)" {
+	if got := plainInterrupt(ctx, err).Error(); got != "interrupted (SIGTERM)" {
 		t.Errorf("said is %q", got)
 	}
 	if got := plainInterrupt(ctx, codedError(3)).Error(); got != "asks for 3" {

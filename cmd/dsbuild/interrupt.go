@@ -14,7 +14,15 @@ import (
 // interruptError is the cause of a context that a signal cancelled.
 type interruptError struct{ signal os.Signal }
 
-func (e *interruptError) Error() string { return "interrupted (" + e.signal.String() + ")" }
+func (e *interruptError) Error() string { return "interrupted (" + e.name() + ")" }
+
+// name is the signal as in kill -l; Go's own names are "interrupt" and "terminated".
+func (e *interruptError) name() string {
+	if e.signal == syscall.SIGTERM {
+		return "SIGTERM"
+	}
+	return "SIGINT"
+}
 
 // withInterrupt returns a context that the first SIGINT or SIGTERM cancels, so
 // that commands can tidy up. The second ends the process at once, after last.
@@ -26,12 +34,9 @@ func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (c
 	go func() {
 		select {
 		case s := <-signals:
-			cancel(&interruptError{s})
-			name := "SIGINT"
-			if s == syscall.SIGTERM {
-				name = "SIGTERM"
-			}
-			reporter.Warn("stopping (%s); a second signal stops immediately", name)
+			cause := &interruptError{s}
+			cancel(cause)
+			reporter.Warn("stopping (%s); a second signal stops immediately", cause.name())
 		case <-done:
 			return
 		}

@@ -73,7 +73,10 @@ const programUse = " [flags] -- SCRIPT [ARGS...]"
 func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 	f := launchFlags{kind: kind.Kind}
 	cmd := &cobra.Command{
-		Use:   string(kind.Kind) + programUse,
+		Use: string(kind.Kind) + programUse,
+		SuggestFor: map[launch.Launcher][]string{
+			launch.Slurm: {"sbatch", "srun"}, launch.Torchrun: {"torch", "pytorch", "deepspeed"}, launch.K8s: {"kubernetes", "kubectl"},
+		}[kind.Kind],
 		Short: "Generate " + kind.Short,
 		Long: `Generate ` + kind.Short + `.
 

@@ -78,7 +78,7 @@ func TestNightlyDeploys(t *testing.T) {
 	}
 	write("gone", "true")
 	r = night(3)
-	if r.Good || r.Deploys[0].Status != nightly.Failed || r.Deploys[1].Status != nightly.Skipped || !strings.Contains(r.Deploys[0].Error, "1 of 1 nodes are not ok") {
+	if r.Good || r.Deploys[0].Status != nightly.Failed || r.Deploys[1].Status != nightly.Skipped || !strings.Contains(r.Deploys[0].Error, "1 of 1 nodes not ok") {
 		t.Errorf("%+v", r.Deploys)
 	}
 }

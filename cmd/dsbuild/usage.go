@@ -81,15 +81,26 @@ func meantFlag(cmd *cobra.Command, name string, args []string) string {
 	if program >= 0 && strings.HasSuffix(cmd.Use, programUse) && !slices.Contains(args[:program], "--") {
 		return "put -- before the program: -- " + strings.Join(args[program:], " ")
 	}
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	var names, same []string // same begin with the letter of an unknown short flag
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		names = append(names, f.Name)
+		if len(name) == 1 && strings.HasPrefix(f.Name, name) {
+			same = append(same, "--"+f.Name)
+		}
+	})
 	near := lineerr.Nearest(name, names)
 	if key, ok := launch.KeyOfSbatch(name); ok && near == "" && slices.Contains(names, key.FlagName()) {
 		near = key.FlagName()
 	}
 	switch {
+	case cmd.HasSubCommands():
+		return "flags follow a command: " + cmd.CommandPath() + " COMMAND"
+	case (name == "i" || name == "inventory") && strings.Contains(cmd.Use, " INVENTORY"):
+		return "pass the inventory without a flag: " + cmd.CommandPath() + " INVENTORY"
 	case near != "":
 		return "did you mean --" + near + "?"
+	case len(same) > 0:
+		return "did you mean " + lists.Or(same) + "?"
 	case slices.Contains(names, "sbatch") && len(name) > 1:
 		option := "--" + name
 		at := slices.IndexFunc(args, func(word string) bool { return word == option || strings.HasPrefix(word, option+"=") })

@@ -391,9 +391,9 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy change.InUse) {
 	for i, probed := range nodes {
 		f, n := probed.Facts, &p.Nodes[i]
 		users[i] = node.Processes{InUse: f.InUse, More: f.InUseMore}
-		at := slices.IndexFunc(f.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
-		if at >= 0 && (n.Action == change.Install || n.Action == change.Rollback || n.Action == change.Shared) {
-			n.Notes = append(n.Notes, change.CannotTell+": "+f.Missing[at])
+		unseen := f.NotInspected()
+		if unseen != "" && (n.Action == change.Install || n.Action == change.Rollback || n.Action == change.Shared) {
+			n.Notes = append(n.Notes, change.CannotTell+": "+unseen)
 		}
 	}
 	p.Decisions.ApplyInUse(users, policy)

@@ -271,7 +271,7 @@ func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
 		if plan.Action != change.Install && plan.Action != change.Rollback {
 			continue
 		}
-		if unknown := n.Processes.MissingFact(); unknown != "" {
+		if unknown := n.Processes.Why(); unknown != "" {
 			plan.Notes = append(plan.Notes, change.CannotTell+": "+unknown)
 		}
 		other, outside := users[n.Shares], plan.UseOutside()

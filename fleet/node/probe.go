@@ -311,8 +311,8 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	if a.hung {
 		f.Missing = append(f.Missing, "compute capability (nvidia-smi does not respond)")
 	}
-	if a.python != nil && a.python.MissingFact() != "" {
-		f.Missing = append(f.Missing, a.python.MissingFact())
+	if a.python != nil && a.python.Why() != "" {
+		f.Missing = append(f.Missing, missingInUse+a.python.Why()+")")
 	}
 	return &f
 }

@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Processes are the processes that use an environment at one time.
@@ -23,15 +24,28 @@ type NotInspected struct {
 	Unknown bool `json:"in_use_unknown"` // no process can be inspected
 }
 
-// MissingFact returns the entry of Facts.Missing. It is empty if every process was inspected.
-func (n NotInspected) MissingFact() string {
+// Why returns why a process may use the environment unseen. It is empty if every process was inspected.
+func (n NotInspected) Why() string {
 	switch {
 	case n.Unknown:
-		return "in_use (no /proc)"
+		return "no /proc"
 	case n.Hidden:
-		return "in_use (processes of other users are hidden: hidepid)"
+		return "processes of other users are hidden: hidepid"
 	case n.Unseen > 0:
-		return fmt.Sprintf("in_use (no permission to inspect %d Python processes of other users)", n.Unseen)
+		return "no permission to inspect " + ui.Count(n.Unseen, "Python process") + " of other users"
+	}
+	return ""
+}
+
+// missingInUse begins the entry of Facts.Missing that has the text of Why: the key of these facts in JSON.
+const missingInUse = "in_use ("
+
+// NotInspected returns why a process may use the environment unseen. It is empty if every process was inspected.
+func (f Facts) NotInspected() string {
+	for _, m := range f.Missing {
+		if why, ok := strings.CutPrefix(m, missingInUse); ok {
+			return strings.TrimSuffix(why, ")")
+		}
 	}
 	return ""
 }

@@ -299,7 +299,7 @@ func (r *Report) Err() error {
 	case unfit == total:
 		return NoneCompatibleError(total)
 	}
-	return NodesError("%d of %d nodes are not ok", total-r.Summary.OK, total)
+	return NodesError("%d of %d nodes not ok", total-r.Summary.OK, total)
 }
 
 // ExcludedNode is a node that a plan leaves as it is: refused, or not reached.

@@ -502,5 +502,5 @@ func TestDeploy(t *testing.T) {
 
 type nodesError struct{}
 
-func (*nodesError) Error() string { return "1 of 1 nodes are not ok" }
+func (*nodesError) Error() string { return "1 of 1 nodes not ok" }
 func (*nodesError) ExitCode() int { return 3 }
