@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -205,6 +206,20 @@ func (j *Job) ProcsOf(h inventory.Host) int {
 		return h.Slots
 	}
 	return j.Procs
+}
+
+// NeededGPUs returns the number of NVIDIA GPUs without which the job cannot run on a node of the inventory, or on this
+// machine with nil.
+func (j *Job) NeededGPUs(h *inventory.Host) int {
+	switch {
+	case j.GPUs == 0 || j.Kind == JAX && !strings.Contains(j.JAXPlatforms, "cuda"):
+		return 0
+	case !j.GPUsKnown:
+		return 1
+	case j.Slots && h != nil:
+		return h.Slots
+	}
+	return j.GPUs
 }
 
 // File is a generated file.

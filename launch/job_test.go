@@ -359,6 +359,32 @@ func TestSetupLines(t *testing.T) {
 	}
 }
 
+// A job needs the GPUs that were asked for, one where its launcher counts them, and none of NVIDIA's on other devices.
+func TestNeededGPUs(t *testing.T) {
+	for _, c := range []struct {
+		kind  Launcher
+		flags []string
+		want  int
+	}{
+		{Torchrun, nil, 4},
+		{JAX, nil, 1},
+		{Torchrun, []string{"gpus=8"}, 8},
+		{Torchrun, []string{"gpus=8", "procs=1"}, 8},
+		{Torchrun, []string{"gpus=0"}, 0},
+		{JAX, []string{"gpus=4"}, 4},
+		{JAX, []string{"gpus=4", "jax-platforms=tpu"}, 0},
+	} {
+		if j, err := made(t, c.kind, "", c.flags, "train.py"); err != nil || j.NeededGPUs(nil) != c.want {
+			t.Errorf("%s %q: %d GPUs, want %d (%v)", c.kind, c.flags, j.NeededGPUs(nil), c.want, err)
+		}
+	}
+	hosts := []inventory.Host{{Name: "a", Node: "a", Address: "10.0.0.1", Slots: 4}, {Name: "b", Node: "b", Address: "10.0.0.2", Slots: 2}}
+	j, err := New(Request{Kind: Torchrun, Hosts: hosts, Command: []string{"t.py"}})
+	if err != nil || j.NeededGPUs(&hosts[0]) != 4 || j.NeededGPUs(&hosts[1]) != 2 {
+		t.Errorf("slots: %v, want 4 and 2 GPUs", err)
+	}
+}
+
 // An optimizer on the CPU gets more than one thread in each process.
 func TestOffloadHasCPUs(t *testing.T) {
 	for _, c := range []struct {

@@ -378,6 +378,12 @@ func TestNothingBeginsWhereSomethingIsMissing(t *testing.T) {
 		}, "file not found: "},
 		"folder": {func(_ *testing.T, _ *field, j *launch.Job) { j.WorkDir = "/nowhere/at all" }, "directory not found: /nowhere/at all"},
 		"python": {func(_ *testing.T, _ *field, j *launch.Job) { j.Hosts[1].Python = "/nowhere/python" }, "Python not found: /nowhere/python"},
+		"GPUs": {func(t *testing.T, _ *field, j *launch.Job) {
+			if others, _ := filepath.Glob("/dev/dri/renderD*"); len(others) > 0 {
+				t.Skip("a graphics device may be one that the job can use")
+			}
+			j.GPUs, j.GPUsKnown, j.JAXPlatforms = 1000, true, "cuda"
+		}, "the job uses 1000 GPUs, but "},
 		"port": {func(t *testing.T, _ *field, j *launch.Job) {
 			l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(j.Port)))
 			if err != nil {

@@ -26,7 +26,8 @@ type order struct {
 	WorkDir  string            `json:"workdir"`
 	Script   string            `json:"script"` // "" for a module
 	Python   string            `json:"python"`
-	ReadOnly bool              `json:"look"` // the program can check that script and interpreter exist
+	ReadOnly bool              `json:"look"` // the program can check that script, interpreter and GPUs exist
+	GPUs     int               `json:"gpus"` // at least
 	Port     int               `json:"port"` // must be free, if not 0
 	Grace    float64           `json:"grace"`
 }
@@ -146,6 +147,7 @@ func (c *jobRun) startSupervisor(ctx context.Context, link Conn, m *member) (*ag
 	}
 	// A setup line may change the folder and PATH; a prefix may change everything.
 	o.ReadOnly = len(j.Setup) == 0 && (m.Host == nil || m.Host.Setup == "" && len(m.Host.ExecPrefix) == 0)
+	o.GPUs = j.NeededGPUs(m.Host)
 	if m == c.members[0] && len(c.members) > 1 {
 		o.Port = j.Port
 	}

@@ -7,6 +7,7 @@ if the first is killed. Both need only Python 3.6."""
 import codecs
 import ctypes
 import errno
+import glob
 import os
 import queue
 import random
@@ -100,6 +101,13 @@ def free_port():
             except OSError:
                 continue
     return 0
+
+
+def count_gpus():
+    """The number of NVIDIA GPUs of this machine, None if it may have others."""
+    count = max(len(glob.glob(pattern)) for pattern in ("/proc/driver/nvidia/gpus/*", "/dev/nvidia[0-9]*"))
+    others = "/dev/dxg", "/dev/kfd", "/dev/nvmap", "/dev/nvhost*", "/dev/accel*", "/dev/dri/renderD*"
+    return None if not count and any(map(glob.glob, others)) else count
 
 
 def forget(fd, size):
@@ -211,6 +219,9 @@ class Job:
             return "Python not found: %s" % python
         if not shutil.which("bash"):
             return "bash not found"
+        count = count_gpus() if spec["look"] and spec["gpus"] else None
+        if count is not None and count < spec["gpus"]:
+            return "the job uses %d GPUs, but %d were found; --gpus sets the number, and 0 runs on CPUs" % (spec["gpus"], count)
         if spec["port"]:
             s = socket.socket()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
