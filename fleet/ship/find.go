@@ -23,21 +23,32 @@ func (s *Ship) find(ctx context.Context) error {
 		if s.opt.Fresh {
 			continue
 		}
-		if err := s.findFinished(ctx, w); err != nil {
+		led, err := s.opt.Store.PlanOf(ctx, p.Key)
+		if err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+		if err := s.findFinished(ctx, w, p, p.Digest, led); err != nil {
 			return err
+		}
+	}
+	// Only then is an engine searched for: without one, wheels of this machine are the finished ones.
+	for _, w := range s.selection.Wheels {
+		if w.State != ToBuild || s.opt.Fresh {
+			continue
+		}
+		if p := s.opt.Plans.SketchHere(ctx, w.Request); p != nil {
+			if err := s.findFinished(ctx, w, p, p.Digest); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// findFinished looks for a finished wheel in the store, and in Options.Dir.
-func (s *Ship) findFinished(ctx context.Context, w *Delivery) error {
-	led, err := s.opt.Store.PlanOf(ctx, w.Plan.Key)
-	if err != nil {
-		return fmt.Errorf("store: %w", err)
-	}
-	for _, digest := range []string{w.Plan.Digest, led} {
-		kept, ok, err := s.opt.Store.Find(ctx, w.Plan, digest)
+// findFinished looks for a finished wheel of a plan in the store, and in Options.Dir.
+func (s *Ship) findFinished(ctx context.Context, w *Delivery, p *pipeline.Plan, digests ...string) error {
+	for _, digest := range digests {
+		kept, ok, err := s.opt.Store.Find(ctx, p, digest)
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
@@ -45,7 +56,7 @@ func (s *Ship) findFinished(ctx context.Context, w *Delivery) error {
 			return nil
 		}
 	}
-	kept, ok, err := pipeline.FindExported(s.opt.Dir, w.Plan.Digest)
+	kept, ok, err := pipeline.FindExported(s.opt.Dir, p.Digest)
 	if ok {
 		w.useFinished(kept, Exported)
 	}

@@ -209,6 +209,9 @@ func (d *dialer) count() (dials int, puts []string) {
 	return dials, puts
 }
 
+// hereDigest is the base of wheels that are built without an engine.
+const hereDigest = "sha256:here"
+
 // works plans wheels for real, and builds small ones that say what was planned.
 // It is a ship.Planner.
 type works struct {
@@ -216,6 +219,7 @@ type works struct {
 	fleet  *testFleet
 	tables *compat.Tables
 	asked  int      // plans made without an engine
+	here   bool     // there is no engine
 	built  []string // names of wheels, in order
 	plans  func(name string) error
 	during func(name string) error
@@ -266,12 +270,28 @@ func (w *works) Sketch(_ context.Context, r wheel.Request) (*pipeline.Plan, erro
 	return p, nil
 }
 
+// SketchHere implements ship.Planner.
+func (w *works) SketchHere(_ context.Context, r wheel.Request) *pipeline.Plan {
+	if !w.here {
+		return nil
+	}
+	p, err := w.resolve(r, hereDigest)
+	if err != nil {
+		w.t.Error(err)
+	}
+	return p
+}
+
 // Plan implements ship.Planner.
 func (w *works) Plan(_ context.Context, name string, r wheel.Request) (*pipeline.Plan, error) {
 	if err := w.plans(name); err != nil {
 		return nil, err
 	}
-	p, err := w.resolve(r, "sha256:"+strings.Repeat("ab", 32))
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	if w.here {
+		digest = hereDigest
+	}
+	p, err := w.resolve(r, digest)
 	if err == nil {
 		p.Name = name
 	}

@@ -21,6 +21,8 @@ type Planner interface {
 	Group(ctx context.Context, nodes []compat.Member, r wheel.Request) compat.Grouping
 	// Sketch makes the plan as far as that works without an engine, with its key in the store.
 	Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error)
+	// SketchHere is Sketch for this machine. It returns nil if this machine does not build.
+	SketchHere(ctx context.Context, r wheel.Request) *pipeline.Plan
 	// Plan makes the plan to run, with its name. Its messages begin with that.
 	Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error)
 }

@@ -220,7 +220,7 @@ func (c coded) ExitCode() int { return c.code }
 func TestShipInterruptedBuild(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, a100)
-	stop := errors.New("interrupted (interrupt)")
+	stop := errors.New("interrupted (SIGINT)")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	f.works.during = func(string) error { cancel(stop); return nil }
 	s := f.ship(t)
@@ -288,6 +288,38 @@ func TestShipPreview(t *testing.T) {
 	f.hosts = f.hosts[:1]
 	if _, r, err := f.run(t); code(err) != 2 || r.Summary.Refused != 1 {
 		t.Errorf("no wheel for what was asked: %v, %+v", err, r.Summary)
+	}
+}
+
+// Without an engine, a preview knows the wheel that this machine has built, as the run does.
+func TestPreviewFindsTheWheelOfThisMachine(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100)
+	states := func() (ship.State, wheel.Request) {
+		plan, err := f.ship(t).Survey(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plan.Wheels[0].State, plan.Wheels[0].Request
+	}
+	f.works.here = true
+	state, request := states()
+	if state != ship.ToBuild {
+		t.Fatalf("an empty cache: %s, want %s", state, ship.ToBuild)
+	}
+	p, err := f.works.Plan(t.Context(), "", request) // as dsbuild wheel does, which knows no nodes
+	if err == nil {
+		_, err = f.works.make(p)
+	}
+	if err := errors.Join(err, os.RemoveAll(f.dir)); err != nil {
+		t.Fatal(err)
+	}
+	if state, _ := states(); state != ship.Stored {
+		t.Errorf("without an engine: %s, want %s", state, ship.Stored)
+	}
+	f.works.here = false
+	if state, _ := states(); state != ship.ToBuild {
+		t.Errorf("with an engine: %s, want %s", state, ship.ToBuild)
 	}
 }
 

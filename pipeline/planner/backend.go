@@ -33,6 +33,7 @@ type BackendOptions struct {
 type Backend struct {
 	options BackendOptions
 	kind    string // Auto until an engine was searched for
+	none    error  // why Auto chose this machine; nil once that was reported
 	found   engine.Engine
 	env     *pipeline.GivenPython // --env, for the host builder
 
@@ -63,7 +64,7 @@ func (b *Backend) OpenBuilder(ctx context.Context) (pipeline.Builder, error) {
 }
 
 // usesHost decides between an engine and this machine. Auto chooses this machine if there is no
-// engine, and says why. A dry run does not search for an engine.
+// engine. A dry run does not search for an engine.
 func (b *Backend) usesHost(ctx context.Context, dryRun bool) (bool, error) {
 	if b.kind != Auto || dryRun {
 		return b.kind == Host, nil
@@ -72,14 +73,21 @@ func (b *Backend) usesHost(ctx context.Context, dryRun bool) (bool, error) {
 	var none *engine.NotFoundError
 	switch {
 	case errors.As(err, &none) && b.options.Engine == "":
-		b.options.Report.Note("building on this machine: %v", none)
-		b.kind = Host
+		b.kind, b.none = Host, none
 	case err != nil:
 		return false, err
 	default:
 		b.kind = Dagger
 	}
 	return b.kind == Host, nil
+}
+
+// explainHost reports why Auto chose this machine. A request that is wrong everywhere needs no such note.
+func (b *Backend) explainHost() {
+	if b.none != nil {
+		b.options.Report.Note("building on this machine: %v", b.none)
+	}
+	b.none = nil
 }
 
 func (b *Backend) findEngine(ctx context.Context) error {

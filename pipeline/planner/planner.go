@@ -147,6 +147,7 @@ func (p *Planner) Plan(ctx context.Context, name string, r wheel.Request) (*pipe
 	if err != nil {
 		return nil, p.backend.options.Network.Error(err)
 	}
+	p.backend.explainHost()
 	plan.Name = name
 	p.reportWarnings(report, plan)
 	if plan.Base.Host && p.options.DryRun {
@@ -167,6 +168,18 @@ func (p *Planner) Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, 
 	}
 	plan.Key = pipeline.KeyOf(plan, p.backend.options.Kind)
 	return plan, nil
+}
+
+// SketchHere is Sketch for this machine. It returns nil if an engine builds, or the wheel cannot be built here.
+func (p *Planner) SketchHere(ctx context.Context, r wheel.Request) *pipeline.Plan {
+	if host, err := p.backend.usesHost(ctx, false); err != nil || !host {
+		return nil // a build reports the error
+	}
+	plan, err := p.plan(ctx, r, ui.New(io.Discard, ui.Options{}), true)
+	if err != nil {
+		return nil
+	}
+	return plan
 }
 
 // Group finds the fewest wheels for nodes. For nodes that get none it looks up the torches that the tables lack. If no
@@ -232,6 +245,9 @@ func (p *Planner) plan(
 	}
 	base, hosts, err := p.buildHost(ctx, r.Base, withoutEngine)
 	if err != nil {
+		if !withoutEngine {
+			p.backend.explainHost()
+		}
 		return nil, err
 	}
 	if p.env != nil {
@@ -247,6 +263,9 @@ func (p *Planner) plan(
 		var bad *compat.ConflictError
 		if errors.As(err, &bad) {
 			bad.Fix = followable(bad.Fix, asked, r, p.env != nil)
+		}
+		if _, elsewhere := tables.Resolve(r); elsewhere == nil && !withoutEngine {
+			p.backend.explainHost()
 		}
 		return nil, err
 	}

@@ -182,6 +182,15 @@ func TestSketch(t *testing.T) {
 	if other.Digest == one.Digest || other.Key == one.Key {
 		t.Error("another arch gives the same plan")
 	}
+	if here := p.SketchHere(t.Context(), wheel.Request{}); here != nil {
+		t.Errorf("an engine builds, but there is a plan for this machine: %+v", here.Base)
+	}
+	if p, err = openPlanner(t, Host, ""); err != nil {
+		t.Fatal(err)
+	}
+	if here := p.SketchHere(t.Context(), wheel.Request{}); here == nil || !here.Base.Host {
+		t.Errorf("this machine builds, but its plan is %+v", here)
+	}
 	if _, err := openPlanner(t, Dagger, filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("sources that are not there are opened")
 	}
