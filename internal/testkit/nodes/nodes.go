@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -176,7 +177,7 @@ func newFleet(opt Options) (*Fleet, error) {
 	port, address := networkPort, nodeAddress
 	if !opt.Networks {
 		address = loopbackAddress
-		if port, err = freePort(opt.Count); err != nil {
+		if port, err = freePort(opt.Dir, opt.Count); err != nil {
 			return nil, err
 		}
 	}
@@ -261,11 +262,13 @@ func (f *Fleet) layOut() error {
 func loopbackAddress(i int) string { return fmt.Sprintf("127.0.1.%d", i+1) }
 
 // freePort finds a port that is free on the addresses of all nodes, below the range of ports for
-// outgoing connections.
-func freePort(count int) (int, error) {
+// outgoing connections: for one directory the same, if it is free.
+func freePort(dir string, count int) (int, error) {
+	next := int(crc32.ChecksumIEEE([]byte(dir)) % 10000)
 next:
 	for range 200 {
-		port := 20000 + rand.N(10000)
+		port := 20000 + next
+		next = rand.N(10000)
 		for i := range count {
 			l, err := net.Listen("tcp", net.JoinHostPort(loopbackAddress(i), strconv.Itoa(port)))
 			if err != nil {
