@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +16,7 @@ type verifyFlags struct {
 	nodes nodeFlags
 
 	wheel  string
+	policy string
 	verify verify.Level
 }
 
@@ -37,7 +40,8 @@ allowed. Nothing is changed on the nodes.
 
 With --wheel, each node must run the given wheel or, from a directory, its best
 match, the newest of several builds. Use --wheel if the nodes need different
-wheels, for example for two Python versions.`,
+wheels, for example for two Python versions. With --policy, these wheels must
+also satisfy the signing policy.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild check" tests whether the nodes are ready for a job; "dsbuild verify-wheel" checks wheel files.`,
 		},
@@ -59,9 +63,11 @@ wheels, for example for two Python versions.`,
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	cmd.Flags().StringVar(&f.wheel, "wheel", "",
 		"`PATH` Expected wheel, or directory with a wheel for each node (default: what most nodes run)")
+	cmd.Flags().StringVar(&f.policy, "policy", "", "`FILE` Signing policy that the wheels of --wheel must satisfy")
 	addVerifyFlag(cmd, &f.verify, "Load every op, only compare files and metadata, or also compare what every op computes with torch",
 		verify.LevelCompute)
-	inGroup(cmd, groupWheel, "wheel", "verify")
+	inGroup(cmd, groupWheel, "wheel", "policy", "verify")
+	flagsNeed(cmd, "wheel", "policy")
 	return cmd
 }
 
@@ -80,8 +86,20 @@ func runVerify(ctx context.Context, a *app, f verifyFlags) error {
 // options checks the flags, and reads the inventory and the wheels.
 func (f verifyFlags) options(ctx context.Context, a *app) (opt verify.Options, err error) {
 	opt.Level = f.verify
-	if opt.Options, _, err = f.nodes.options(ctx, a); err == nil && f.wheel != "" {
+	if opt.Options, _, err = f.nodes.options(ctx, a); err != nil || f.wheel == "" {
+		return opt, err
+	}
+	policy, err := a.readPolicy(f.policy)
+	if err == nil {
 		opt.Wheels, err = wheel.LoadAll(ctx, f.wheel)
 	}
-	return opt, err
+	if policy == nil || err != nil {
+		return opt, err
+	}
+	for _, w := range opt.Wheels {
+		if _, err := policy.Accept(w.Path, w.Manifest.SHA256, time.Now()); err != nil {
+			return opt, fmt.Errorf("%s: %w", w.Path, err)
+		}
+	}
+	return opt, nil
 }
