@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -96,12 +97,17 @@ func wheelsOf(paths []string) ([]string, error) {
 	return all, nil
 }
 
+// wheelNotFound is the error of a command on wheel files.
+func wheelNotFound(path string) error {
+	return fault.WithHint(usagef("wheel not found: %s", path), "build a wheel with 'dsbuild wheel', or pass the path of one")
+}
+
 // wheelsAt returns the wheels at path: path itself, or the wheels in it if it is a directory.
 func wheelsAt(path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, false, usagef("wheel not found: %s", path)
+		return nil, false, wheelNotFound(path)
 	case err != nil:
 		return nil, false, usagef("cannot read wheel: %w", err)
 	}

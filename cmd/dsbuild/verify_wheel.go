@@ -125,7 +125,7 @@ func printVerification(w io.Writer, v wheel.Verification, accepted bool) error {
 func noWheel(err error) error {
 	if e, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
 		if errors.Is(err, fs.ErrNotExist) {
-			return usagef("wheel not found: %s", e.Path)
+			return wheelNotFound(e.Path)
 		}
 		return usagef("cannot read wheel: %w", err)
 	}

@@ -123,6 +123,20 @@ func TestExitCodeOfAPlan(t *testing.T) {
 	}
 }
 
+// A note for users has why processes may be hidden, and no name of a field in JSON.
+func TestNoteOfHiddenProcesses(t *testing.T) {
+	t.Parallel()
+	hidden := []deploy.ProbeResult{{Name: "gpu1", Facts: facts(func(f *node.Facts) { f.Missing = []string{"pip", "in_use (no /proc)"} })}}
+	plan, err := deploy.NewPlan(hidden, []wheel.Loaded{planWheel("a.whl", nil)}, deploy.PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.ApplyInUse(hidden, change.InUse{})
+	if want := "cannot determine whether the environment is in use: no /proc"; !slices.Contains(plan.Nodes[0].Notes, want) {
+		t.Errorf("notes %q, want %q", plan.Nodes[0].Notes, want)
+	}
+}
+
 func TestPlanChoosesAmongWheels(t *testing.T) {
 	t.Parallel()
 	v3, v4 := planWheel("v3.whl", nil), planWheel("v4.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v4" })

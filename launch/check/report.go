@@ -118,5 +118,5 @@ func (r *Report) Err() error {
 	if r.Ready {
 		return nil
 	}
-	return fault.WithCode(fmt.Errorf("%d of %d nodes are not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes)), 3)
+	return fault.WithCode(fmt.Errorf("%d of %d nodes not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes)), 3)
 }

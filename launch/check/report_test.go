@@ -60,7 +60,7 @@ func TestReportCountsAndGroups(t *testing.T) {
 	}
 	err := rep.Err()
 	var code interface{ ExitCode() int }
-	if !errors.As(err, &code) || code.ExitCode() != 3 || err.Error() != "4 of 5 nodes are not ready" {
+	if !errors.As(err, &code) || code.ExitCode() != 3 || err.Error() != "4 of 5 nodes not ready" {
 		t.Errorf("%v", err)
 	}
 	if n := rep.Nodes[3]; n.Facts != nil || n.Address != "" {
