@@ -151,8 +151,8 @@ func (a *evaluation) leavesOut(i int) bool {
 	return a.toolchain.ABI == wheel.StableABI && a.changed[a.ops[i].Name] != "" && (a.defaults || !a.byName[i])
 }
 
-// remarkProofs notes the ops that a wheel of the stable ABI omits, and its ops that were not proven to compute the
-// right results.
+// remarkProofs adds notes about the ops that a wheel of the stable ABI omits, and its ops that were not proven to
+// compute the right results.
 func (a *evaluation) remarkProofs() {
 	if a.toolchain.ABI != wheel.StableABI {
 		return

@@ -20,7 +20,7 @@ import (
 // own.
 type build struct {
 	plan    *Plan
-	dir     string // of this build alone
+	dir     string // only of this build
 	started time.Time
 	log     io.Writer
 	rep     ui.Reporter

@@ -33,7 +33,7 @@ type BuildHost struct {
 	Interpreters []Interpreter // one for each X.Y, the one called python3 first
 	Compilers    []Compiler    // plain gcc first
 	Tools        []string      // of those that the steps use
-	Digest       string        // sha256:… over all of it
+	Digest       string        // sha256:… of everything above
 }
 
 // Interpreter is a Python.
@@ -46,7 +46,7 @@ type Interpreter struct {
 // Minor returns the interpreter's version as X.Y.
 func (i Interpreter) Minor() string { return wheel.Minor(i.Version) }
 
-// Has reports whether a part of Python is there.
+// Has reports whether the interpreter has a part of Python.
 func (i Interpreter) Has(part string) bool { return slices.Contains(i.Parts, part) }
 
 // Compiler is a gcc.

@@ -26,7 +26,7 @@ type Work struct {
 // Workspace runs the steps of one plan. It keeps the output of each under the step's name. A
 // workspace that holds resources of this machine is also an io.Closer.
 type Workspace interface {
-	// Run runs steps in parallel. The outputs of their input steps must be there. If one fails, the others are canceled.
+	// Run runs steps in parallel. The outputs of their input steps must exist. If one fails, the others are canceled.
 	Run(ctx context.Context, steps ...Step) error
 	// Export copies the output of a step to the directory dir of this machine.
 	Export(ctx context.Context, step, dir string) error

@@ -123,7 +123,7 @@ func StepFailed(step string, err error, ran bool, tail string) error {
 	return fault.AddHint(err, hint)
 }
 
-// headerPackage names the packages that contain headers of some names.
+// headerPackage maps names of headers to the packages that contain them.
 type headerPackage struct {
 	Header  string `json:"header"`            // expression for the name
 	Toolkit string `json:"toolkit,omitempty"` // component of the CUDA toolkit
@@ -134,7 +134,7 @@ type headerPackage struct {
 //go:embed headers.json
 var headerTable []byte
 
-// headerHint names the package that contains a missing header.
+// headerHint suggests the package that contains a missing header.
 func headerHint(header string) string {
 	var table struct {
 		Headers []headerPackage `json:"headers"`

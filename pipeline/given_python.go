@@ -37,7 +37,7 @@ type GivenPython struct {
 type GivenDetails struct {
 	Torch    string   `json:"torch"`    // whole, as in 2.6.0a0+ecf3bae40a.nv25.01
 	CXX11ABI *bool    `json:"cxx11abi"` // nil: it does not say
-	Header   bool     `json:"header"`   // whether Python.h is there
+	Header   bool     `json:"header"`   // whether Python.h exists
 	Parts    []string `json:"parts"`    // of venv, ensurepip, pip
 	Sites    []string `json:"sites"`
 	Nvcc     string   `json:"nvcc"` // version of a CUDA toolkit in its prefix, X.Y
@@ -160,7 +160,7 @@ func (g GivenPython) Identity() string {
 		Dists      map[string]string
 	}{g.Executable, g.Facts.Python, g.Details, g.TorchCUDA, g.Dists})
 	if err != nil {
-		return g.Executable // strings alone: cannot happen
+		return g.Executable // only strings: cannot fail
 	}
 	return string(text)
 }

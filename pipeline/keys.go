@@ -17,7 +17,7 @@ import (
 // KeyOf returns a second key, besides the plan's digest, for a request's wheel in the store. It depends on
 // a plan made without an engine, in which an image's tag stands for the image, and on the requested builder.
 func KeyOf(sketch *Plan, builder string) string {
-	text, _ := json.Marshal([]string{sketch.Digest, builder}) // strings alone: cannot fail
+	text, _ := json.Marshal([]string{sketch.Digest, builder}) // only strings: cannot fail
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }

@@ -74,7 +74,7 @@ type Places struct {
 	Tools string // scripts: DSBUILD_TOOLS
 	In    string // outputs of earlier steps, each in a directory of its name: DSBUILD_IN
 	Out   string // its own output: DSBUILD_OUT
-	Work  string // empty, of this step alone: DSBUILD_WORK
+	Work  string // empty, only for this step: DSBUILD_WORK
 	Cache string // cached objects, for steps that compile: DSBUILD_OBJECTS, and within it CCACHE_DIR
 }
 
@@ -136,7 +136,7 @@ type Plan struct {
 
 	Packages []dockerfiles.Package `json:"packages"` // of the first part: see Environment
 
-	// Environments has an entry for each further part with its own image.
+	// Environments has an entry for each additional part with its own image.
 	Environments map[Image]Environment `json:"environments,omitempty"`
 
 	Digest   string         `json:"-"` // hex sha256 over all of the above
@@ -220,7 +220,7 @@ func (p *Plan) variant(part Part) (name, first string) {
 	return part.CPU.Short(), tc.CPU.Short()
 }
 
-// furtherSteps returns the steps that compile the further parts. It notes their environments.
+// furtherSteps returns the steps that compile the additional parts. It records their environments.
 func (p *Plan) furtherSteps(context map[string]string) []Step {
 	var steps []Step
 	for _, part := range p.Parts[1:] {
@@ -379,7 +379,7 @@ func sourceStep(src Source) Step {
 // compileStep returns the step that compiles the first part.
 func compileStep(p *Plan, env map[string]string) Step {
 	if env[versionVariable] = p.Manifest.Env[versionVariable]; env[versionVariable] == "" {
-		env["GIT_DIR"] = "/dev/null" // setup.py asks git, which could find a checkout around the sources
+		env["GIT_DIR"] = "/dev/null" // setup.py runs git, which could find a checkout around the sources
 	}
 	if len(p.Parts) > 1 {
 		env["DSBUILD_TURNS"] = p.turns()
@@ -400,7 +400,7 @@ func compileStep(p *Plan, env map[string]string) Step {
 // CompileScript is the script of the compile steps.
 const CompileScript = "compile.sh"
 
-// partVariable is the name of a further part, in the environment of its compile step.
+// partVariable is the name of an additional part, in the environment of its compile step.
 const partVariable = "DSBUILD_PART"
 
 // turns returns a number for jobs.py, which all parts of a wheel share and no other wheel has.
@@ -681,7 +681,7 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	return err
 }
 
-// duration estimates the time of a build, in words.
+// duration describes the estimated time of a build.
 func (p *Plan) duration() string {
 	sets := 0 // of device code
 	for _, part := range p.Parts {

@@ -39,7 +39,7 @@ type Releases struct {
 	torch   string   // below it lie torch's own indexes: cu126, cu128
 }
 
-// The indexes that are used if the site names no others.
+// The default indexes.
 const (
 	packageIndex = "https://pypi.org/simple"
 	torchIndex   = "https://download.pytorch.org/whl"
@@ -223,7 +223,7 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, request wheel.Re
 
 var linuxX86 = regexp.MustCompile(`^(many)?linux[0-9_]*_x86_64$`)
 
-// askedTorch describes the requested torch in words.
+// askedTorch describes the requested torch.
 func askedTorch(request wheel.Request) string {
 	text := "torch " + request.Torch
 	if request.CUDA != "" {

@@ -25,7 +25,7 @@ type Runner struct {
 	Version string // dsbuild's own, for the manifest
 	Jobs    int    // compile jobs (default: one per core)
 	NoCache bool   // ignore the store, recompile and retest
-	// Builder is asked for only when something has to be built.
+	// Builder is called only when something has to be built.
 	Builder func(context.Context) (Builder, error)
 	Report  ui.Reporter
 	Network Network // whose secrets are kept out of all that is said and written
@@ -71,7 +71,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	if !r.NoCache {
 		var a wheel.Artifact
 		ok, err := r.Store.withStoredWheel(ctx, p.Digest, p.audit, func(kept StoredWheel) (err error) {
-			// The same wheel, which may have been asked for newer nodes.
+			// The same wheel, which may have been requested for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain().Glibc); len(findings) > 0 {
 				return wheel.MismatchError(kept.Manifest.Name, findings)
 			}

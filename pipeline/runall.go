@@ -63,7 +63,7 @@ func (r Runner) RunAll(ctx context.Context, plans []*Plan, done func(Result)) []
 	return results
 }
 
-// SameNameError is the error of a wheel whose file name another wheel of the run has.
+// SameNameError reports a wheel with the same file name as another wheel of the run.
 func SameNameError(name, owner string) error {
 	return fault.WithHint(fmt.Errorf("wheel file name %s is already used by %s", name, owner),
 		"build them in separate runs with different --output")

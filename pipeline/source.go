@@ -61,8 +61,8 @@ func (s Source) localVersion() string {
 	return strings.Join(parts, ".")
 }
 
-// badSource returns the error of a source that cannot be used: wrong usage, if err asks for no other exit
-// code. arg holds no credentials.
+// badSource returns the error for an unusable source: wrong usage, unless err has another exit code. arg
+// contains no credentials.
 func badSource(arg string, err error, hint string) error {
 	code := cmp.Or(fault.ExitCode(err), fault.Usage)
 	return fault.WithCode(fault.AddHint(fmt.Errorf("source %s: %w", arg, err), hint), code)
@@ -79,7 +79,7 @@ type project struct {
 	environ []string
 }
 
-// OpenSource opens the sources of DeepSpeed that arg names: a release, a git reference
+// OpenSource opens the sources of DeepSpeed in arg: a release, a git reference
 // (git+URL@REF), a directory, or a source distribution. For all but releases it writes a clean
 // copy into dir, which the caller owns. git gets its settings from environ.
 func OpenSource(ctx context.Context, arg, dir string, environ []string) (Source, error) {
@@ -189,7 +189,7 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 	})
 }
 
-// openUnpacked makes the copy of a source that unpack puts into an empty folder.
+// openUnpacked copies a source that unpack puts into an empty directory.
 func (p project) openUnpacked(ctx context.Context, s *Source, dir string, unpack func(*os.Root) error) (Source, error) {
 	place, err := os.MkdirTemp(dir, ".tree-")
 	if err != nil {

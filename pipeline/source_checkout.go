@@ -168,7 +168,7 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 const checkoutLimit = 5 * time.Minute
 
 // rejectPipes rejects a work tree in which a file that git reads is a pipe or a device: git would wait for it for ever.
-// top has the .git, dir is top or a folder in it.
+// top has the .git, dir is top or a directory in it.
 func rejectPipes(top, dir string) error {
 	for at := dir; at != top; {
 		at = filepath.Dir(at)

@@ -172,7 +172,7 @@ func newRepository(ctx context.Context, dir, rawURL string, environ []string) (r
 		return r, err
 	}
 	// Keys that ask for a passphrase, and unknown hosts, fail instead of asking;
-	// a command of the user's own is left alone.
+	// the user's own command is unchanged.
 	own, _ := r.runGit(ctx, "config", "core.sshCommand") // status 1: not set
 	chosen := func(kv string) bool {
 		return strings.HasPrefix(kv, "GIT_SSH_COMMAND=") || strings.HasPrefix(kv, "GIT_SSH=")

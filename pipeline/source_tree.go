@@ -38,14 +38,14 @@ type tree struct {
 	last  openFolder // its own root, to look at files and to read them
 }
 
-// openFolder is the folder of the last file that was asked for. It stays open, because an os.Root opens all
-// folders on the way to a file, and names come folder by folder.
+// openFolder is the directory of the last requested file. It stays open, because an os.Root opens all
+// directories on the way to a file, and names come directory by directory.
 type openFolder struct {
 	name string
 	root *os.Root
 }
 
-// of returns the folder of a file below top, open, and the file's name in it.
+// of returns the open directory of a file below top, and the file's name in it.
 func (o *openFolder) of(top *os.Root, file string) (folder *os.Root, base string, err error) {
 	name := path.Dir(file)
 	if name == "." {
@@ -217,7 +217,7 @@ func (t *tree) packTar(ctx context.Context, top, file string) (sum string, err e
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// withFolders adds the folders of the names, each before its content.
+// withFolders adds the directories of the names, each before its content.
 func withFolders(names []string) []string {
 	all := append([]string{"."}, names...)
 	seen := map[string]bool{".": true}
@@ -359,7 +359,7 @@ func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// insideTop returns the path of an entry in the folder of the tar.
+// insideTop returns the path of an entry in the tar's directory.
 func (u *unpacker) insideTop(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if clean == "" {
@@ -379,7 +379,7 @@ func (u *unpacker) insideTop(name string) (string, error) {
 	return rest, nil
 }
 
-// writeFile writes a file of exactly the size that its header says.
+// writeFile writes a file of exactly the size in its header.
 func (u *unpacker) writeFile(folder *os.Root, base string, h *tar.Header, content io.Reader) error {
 	if h.Size < 0 || h.Size > u.left {
 		return tooLarge()

@@ -19,7 +19,7 @@ import (
 func UpdateSums(ctx context.Context, path string) error {
 	dir, name := filepath.Split(path)
 	if _, err := os.Lstat(filepath.Join(dir, wheel.SumsName)); err != nil {
-		return nil //nolint:nilerr // it was not dsbuild that put the wheels there
+		return nil //nolint:nilerr // dsbuild did not put the wheels there
 	}
 	return withLock(ctx, filepath.Clean(dir), false, func() error { return writeSums(dir, name) })
 }

@@ -108,8 +108,7 @@ func (e Extension) compareGlibc(asked string) []string {
 	return nil
 }
 
-// newestSymbols names the symbols that cause an extension's library requirement, where they are
-// known.
+// newestSymbols lists the symbols that cause an extension's library requirement, if known.
 func (e Extension) newestSymbols() string {
 	if len(e.Newest) == 0 {
 		return ""
@@ -117,7 +116,7 @@ func (e Extension) newestSymbols() string {
 	return " (" + strings.Join(e.Newest, ", ") + ")"
 }
 
-// acceptedOnGlibc reports whether pip takes a platform tag on a machine with a glibc.
+// acceptedOnGlibc reports whether pip accepts a platform tag on a machine with a glibc.
 func acceptedOnGlibc(platform, glibc string) bool {
 	needs, _ := SplitPlatform(platform)
 	return needs == "" || CompareVersions(needs, glibc) <= 0

@@ -25,7 +25,7 @@ const (
 // These are the reasons for a wheel to be in a bundle.
 const (
 	Dependency = "dependency" // needed by DeepSpeed or a companion; a node may have it already
-	Companion  = "companion"  // asked for by name: every node gets this very version
+	Companion  = "companion"  // requested by name: every node gets this very version
 )
 
 // Bundle is a wheelhouse: the packages that DeepSpeed needs in addition to torch for one Python, and
@@ -136,7 +136,7 @@ func parseBundle(text []byte) (Bundle, error) {
 
 var hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// readWheel compares the file with its entry and fills in the fields that only the file knows.
+// readWheel compares the file with its entry and fills in the fields that only the file has.
 func (w *BundleWheel) readWheel(ctx context.Context, dir string) error {
 	w.Path = filepath.Join(dir, w.File)
 	if info, err := os.Stat(w.Path); err != nil || !info.Mode().IsRegular() {

@@ -85,7 +85,8 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 	return e
 }
 
-// cpuOf describes the instruction set that code uses. told: it asks the CPU by other means than its instructions.
+// cpuOf describes the instruction set that code uses. If told is set, it queries the CPU by other means than its
+// instructions.
 func cpuOf(u x86.Usage, told bool) CPU {
 	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: append([]string{}, u.Beyond...)}
 	c.Requires = c.Max
@@ -95,7 +96,7 @@ func cpuOf(u x86.Usage, told bool) CPU {
 	return c
 }
 
-// askLibraries finds the extensions that let a library of the wheel ask the CPU for them: libavcodec asks libavutil.
+// askLibraries finds the extensions that query the CPU through another library of the wheel: libavcodec uses libavutil.
 func askLibraries(all []Extension) {
 	asks := map[string]bool{} // by the file's name
 	for _, e := range all {

@@ -15,7 +15,7 @@ import (
 type Contents struct {
 	Name       string      `json:"name"`
 	Version    string      `json:"version"`
-	Build      string      `json:"build"`    // build tag of the file's name, which tells builds of one version apart
+	Build      string      `json:"build"`    // build tag of the file's name, which distinguishes builds of one version
 	Tags       []string    `json:"tags"`     // python-abi-platform, expanded; of the file's name, else of WHEEL
 	Requires   []string    `json:"requires"` // PEP 508, one requirement each
 	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel
@@ -97,7 +97,7 @@ func (e Extension) Variant() string {
 	return ""
 }
 
-// title names the extension in a finding: by its op, and if this has several files by the file.
+// title describes the extension in a finding: by its op, and also by the file if the op has several.
 func (e Extension) title() string {
 	if e.Variant() == "" {
 		return "op " + e.Op()

@@ -46,7 +46,7 @@ type content struct {
 	sum string
 }
 
-// contentOf returns the files of a wheel by their names.
+// contentOf returns the files of a wheel by name.
 func contentOf(ctx context.Context, file string) (map[string]content, error) {
 	a, err := Open(file)
 	if err != nil {

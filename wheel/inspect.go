@@ -78,7 +78,7 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 }
 
 // maxNames bounds the names of libraries and directories in all ELF files of a wheel together, in
-// bytes. The ELF reader bounds each file alone.
+// bytes. The ELF reader bounds each single file.
 const maxNames = 64 << 20
 
 // maxAtOnce bounds the files that are read at once: a hostile one may take some

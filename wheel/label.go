@@ -86,7 +86,7 @@ func (m Manifest) completeLevels(machine string) []CPULevel {
 	return levels[:1]
 }
 
-// HasAllOps reports whether the version of a wheel of the stable ABI says that all ops were requested.
+// HasAllOps reports whether all ops were requested for a wheel of the stable ABI, by its version.
 func (m Manifest) HasAllOps() bool {
 	_, local, _ := strings.Cut(m.Version, "+")
 	return slices.Contains(strings.Split(local, "."), allOpsLabel)

@@ -40,7 +40,7 @@ func buildHint() string {
 	return "build one for these nodes: " + fault.Command{Do: "wheel"}.String() + "; or pass --wheel FILE"
 }
 
-// LoadAll reads the wheel at path, or every wheel in the folder at path. It counts copies of a
+// LoadAll reads the wheel at path, or every wheel in the directory at path. It counts copies of a
 // wheel once. Of several builds of a wheel only the newest counts, as for installers. A damaged wheel is an error
 // with exit code 4.
 func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
@@ -53,7 +53,7 @@ func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 	}
 	files := []string{path}
 	if info.IsDir() {
-		// ReadDir instead of Glob, because the folder's name may contain a star.
+		// ReadDir instead of Glob, because the directory's name may contain a star.
 		entries, err := os.ReadDir(path)
 		if err != nil {
 			return nil, fault.New(fault.Usage, "", "cannot read wheel: %w", err)

@@ -70,7 +70,7 @@ type Manifest struct {
 // ByteCode describes a wheel's sidecar file with ByteCodeSuffix: the byte code of its modules,
 // compressed by xz. A node that has it need not compile the modules.
 type ByteCode struct {
-	Magic  int    `json:"magic"`  // the number by which Python tells its byte code from others
+	Magic  int    `json:"magic"`  // the magic number of Python's byte code
 	SHA256 string `json:"sha256"` // of the bytes before compression
 }
 

@@ -358,10 +358,10 @@ func splitBase(base string) (name, version string) {
 	return base[:i], strings.TrimPrefix(base[i:], "-")
 }
 
-// sameName compares names of distributions as PEP 503 says.
+// sameName compares names of distributions according to PEP 503.
 func sameName(a, b string) bool { return pypi.CanonPackageName(a) == pypi.CanonPackageName(b) }
 
-// sameVersion compares versions as PEP 440 says. In the names of files and
+// sameVersion compares versions according to PEP 440. In the names of files and
 // directories "_" stands for "-".
 func sameVersion(a, b string) bool {
 	canon := func(v string) string { return pypi.CanonVersion(strings.ToLower(strings.ReplaceAll(v, "_", "-"))) }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// maxNamed bounds the symbols that dsbuild names for one extension.
+// maxNamed bounds the symbols that are listed for one extension.
 const maxNamed = 4
 
 // NameNewest looks for extensions of the wheel at file that need newer C and C++ libraries than a

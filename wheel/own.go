@@ -176,5 +176,5 @@ func tritons() []string {
 	return []string{"triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm", "triton-xpu"}
 }
 
-// fold returns the name that a file system that ignores case takes name for.
+// fold returns name as a file system that ignores case compares it.
 func fold(name string) string { return strings.ToLower(strings.ToUpper(name)) }

@@ -127,5 +127,5 @@ func SplitPlatform(tag string) (glibc, machine string) {
 	return fields[0] + "." + fields[1], fields[2]
 }
 
-// promise matches a platform tag that names the libraries a Linux machine must have.
+// promise matches a platform tag that promises the libraries a Linux machine must have.
 var promise = regexp.MustCompile(`-(?:manylinux(?:1|2010|2014|_\d+_\d+)|musllinux_\d+_\d+)_(\w+)$`)

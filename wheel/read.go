@@ -47,7 +47,7 @@ func ReadManifest(file string) (Manifest, error) {
 	return m, err
 }
 
-// LinkError reports a symbolic link, a folder or a pipe in the place of a regular file.
+// LinkError reports a symbolic link, a directory or a pipe instead of a regular file.
 type LinkError struct {
 	Path string
 	Type fs.FileMode
@@ -74,7 +74,7 @@ func RequireRegular(path string) error {
 	return nil
 }
 
-// OpenFile opens a regular file for reading. It rejects anything else: to open a pipe would wait for ever.
+// OpenFile opens a regular file for reading. It rejects anything else, because opening a pipe could block forever.
 func OpenFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

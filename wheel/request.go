@@ -27,7 +27,7 @@ type Request struct {
 // ABI is the interface of torch that the ops of a wheel use.
 type ABI string
 
-// The ABIs that a wheel can be asked for.
+// The ABIs that a request can have.
 const (
 	TorchMinor ABI = "torch"  // torch's C++ interface: for one torch minor version and one Python
 	StableABI  ABI = "stable" // torch's stable ABI: for every torch from one on, and every Python
@@ -62,7 +62,7 @@ const (
 // N1) end a process that executes it.
 const CPUArm CPULevel = "armv8-a"
 
-// CPULevels lists the levels that a wheel for a machine can be asked for, lowest first.
+// CPULevels lists the levels that a request for a machine can have, lowest first.
 func CPULevels(machine string) []CPULevel {
 	if machine == Arm {
 		return []CPULevel{CPUArm}

@@ -99,7 +99,7 @@ func sha256Hash(hex string) *[]cyclonedx.Hash {
 	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex}}
 }
 
-// readSBOM returns the hashes of the files that an SBOM names.
+// readSBOM returns the hashes of the files in an SBOM.
 func readSBOM(text []byte) (files map[string]string, err error) {
 	var bom cyclonedx.BOM
 	if err := cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {

@@ -26,7 +26,7 @@ type Verification struct {
 	Checks   []Check   `json:"checks"`
 }
 
-// Check is one of the questions Verify asks.
+// Check is one of Verify's checks.
 type Check struct {
 	Name string `json:"name"`
 	// Against names the source of the comparison, or the reason why there is none.
@@ -46,7 +46,7 @@ func (v Verification) Findings() []string {
 	return findings
 }
 
-// Err is nil for a wheel without damage, else an error that names all.
+// Err returns an error with all damage, or nil.
 func (v Verification) Err() error {
 	if findings := v.Findings(); len(findings) > 0 {
 		return auditError(v.Path, findings, "rebuild the wheel, or copy it again from the build machine")
@@ -215,7 +215,7 @@ func sameBuild(a, b Manifest) bool {
 		m.SHA256, m.Size, m.Builder, m.Dsbuild, m.BuiltAt = "", 0, "", "", nil
 		out, err := json.Marshal(m)
 		if err != nil {
-			panic(err) // strings and numbers alone
+			panic(err) // only strings and numbers
 		}
 		return string(out)
 	}

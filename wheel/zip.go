@@ -181,7 +181,7 @@ func placeDirectory(end int64, entries, length, offset uint64) (directory, error
 	return directory{entries, int64(offset), int64(length)}, nil
 }
 
-// readDirectory reads the central directory, all of it and nothing behind it.
+// readDirectory reads the whole central directory, and nothing after it.
 func readDirectory(r io.ReaderAt, dir directory) ([]zipMember, error) {
 	in := bufio.NewReaderSize(io.NewSectionReader(r, dir.offset, dir.size), 64<<10)
 	members := make([]zipMember, 0, dir.entries)

@@ -149,7 +149,7 @@ type slurmJob struct {
 	Code    int     `json:"exit_code"` // of the batch script
 	Signal  int     `json:"signal"`
 	Nodes   string  `json:"nodes"`
-	Failed  string  `json:"failed_nodes,omitempty"` // where it went wrong first
+	Failed  string  `json:"failed_nodes,omitempty"` // where it failed first
 	Why     string  `json:"why,omitempty"`
 	Output  string  `json:"output"` // file
 	Seconds float64 `json:"seconds"`

@@ -78,7 +78,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 func (e *usageError) ExitCode() int { return exitUsage }
 
-// Hint names the value that may be meant, and the command's help.
+// Hint suggests the likely value, and the command's help.
 func (e *usageError) Hint() string {
 	help := "see '" + e.command + " --help'"
 	switch {

@@ -42,7 +42,7 @@ func (f *requestFlags) add(cmd *cobra.Command) {
 	inGroup(cmd, groupVersions, "torch", "cuda", "python")
 }
 
-// addForNodes declares those that also have a meaning where nodes decide the rest.
+// addForNodes declares the flags that are also valid if nodes determine the rest.
 func (f *requestFlags) addForNodes(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.flags = flags

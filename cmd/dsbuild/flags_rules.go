@@ -29,7 +29,7 @@ func flagsExclude(cmd *cobra.Command, first, second, why string) {
 }
 
 func annotate(cmd *cobra.Command, name, rule string, values ...string) {
-	f := cmd.Flag(name) // a nil flag is a mistake in the command
+	f := cmd.Flag(name) // a nil flag is a bug in the command
 	if f.Annotations == nil {
 		f.Annotations = map[string][]string{}
 	}
@@ -61,7 +61,7 @@ func checkFlagRules(cmd *cobra.Command) error {
 	return usagef("%s", strings.Join(slices.Compact(wrong), "\n"))
 }
 
-// rejectEmptyFlags rejects flags whose value is empty: in --limit "$NODES", an
+// rejectEmptyFlags rejects flags with an empty value: in --limit "$NODES", an
 // unset variable would select every node.
 func rejectEmptyFlags(cmd *cobra.Command) error {
 	var empty []string

@@ -17,7 +17,7 @@ import (
 )
 
 // useAccountHome sets an empty HOME to the home directory of the account, as a shell does at a
-// login. Without it dsbuild's folders would be in /.
+// login. Without it dsbuild's directories would be in /.
 func useAccountHome() {
 	if os.Getenv("HOME") != "" {
 		return

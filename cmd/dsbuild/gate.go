@@ -167,7 +167,7 @@ func checkNodes(ctx context.Context, a *app, opt fleet.Options, batch *report.Re
 	return nil
 }
 
-// eachNodeOnce returns one environment of each node, and the further ones.
+// eachNodeOnce returns one environment of each node, and the additional ones.
 func eachNodeOnce(hosts []inventory.Host) (now, later []inventory.Host) {
 	for _, h := range hosts {
 		if slices.ContainsFunc(now, func(o inventory.Host) bool { return o.Node == h.Node }) {

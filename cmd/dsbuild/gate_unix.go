@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ownGroup starts a program in its own process group: a Ctrl-C reaches dsbuild alone, which ends the program.
+// ownGroup starts a program in its own process group: a Ctrl-C reaches only dsbuild, which ends the program.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // signalGroup signals a program of ownGroup with all that it started.

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// ownGroup starts a program in its own process group: a Ctrl-C reaches dsbuild alone, which ends the program.
+// ownGroup starts a program in its own process group: a Ctrl-C reaches only dsbuild, which ends the program.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
 }

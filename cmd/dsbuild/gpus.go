@@ -56,7 +56,7 @@ func runGPUs(a *app, args []string, asJSON bool) error {
 		}
 		row := []string{g.Arch, g.Class, cpuOf(g), cuda, cmp.Or(newestTorch(tables, g), "-"), g.Name}
 		if last := len(rows) - 1; len(names) == 0 && last >= 0 && slices.Equal(rows[last][:name], row[:name]) {
-			rows[last][name] += ", " + g.Name // in the list of all, GPUs that differ by name alone share a row
+			rows[last][name] += ", " + g.Name // in the list of all, GPUs that differ only by name share a row
 			continue
 		}
 		rows = append(rows, row)

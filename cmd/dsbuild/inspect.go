@@ -54,7 +54,7 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 		return err
 	}
 	all := []wheel.Contents{}
-	var damaged []error // of a folder's wheels; the others are shown
+	var damaged []error // of a directory's wheels; the others are shown
 	for _, file := range files {
 		c, err := wheel.Inspect(ctx, file)
 		switch {

@@ -26,7 +26,7 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 			"@FILE: the nodes that are not ok in a JSON report")
 }
 
-// nodeDefaults are settings of the nodes whose inventory has none.
+// nodeDefaults are settings for nodes without such settings in the inventory.
 type nodeDefaults struct{ user, python string }
 
 // addUserFlag declares --user.
@@ -41,7 +41,7 @@ func (d *nodeDefaults) addPythonFlag(cmd *cobra.Command) {
 		"`PATH` Python where the inventory sets none (default: python3)")
 }
 
-// addNodeDefault declares a flag whose values check accepts; want says which these are.
+// addNodeDefault declares a flag. check validates its values, and want describes them.
 func addNodeDefault(cmd *cobra.Command, p *string, name string, check func(string) error, want, usage string) {
 	parsedVar(cmd.Flags(), p, name, "", "string", func(text string) (string, error) {
 		if check(text) != nil {

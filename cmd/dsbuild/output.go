@@ -24,7 +24,7 @@ type nodeReport interface {
 	Err() error
 }
 
-// reportEndings are the endings of the names of report files, which select the form.
+// reportEndings are the suffixes of report files, which select the format.
 func reportEndings() []string { return []string{".json", ".html"} }
 
 // reportOutcome prints and writes the report. The nodes' error comes first, so that a full disk
@@ -50,7 +50,7 @@ func printReport(a *app, nodes nodeFlags, r nodeReport) error {
 	return errors.Join(err, writeReports(nodes, r))
 }
 
-// writeReports writes the files that --report names, each in the form of its name's ending.
+// writeReports writes the files of --report, each in the format of its suffix.
 func writeReports(nodes nodeFlags, r nodeReport) error {
 	about := report.About{Command: nodes.command, Inventory: nodes.inventory, By: localUser(), At: time.Now()}
 	var errs []error

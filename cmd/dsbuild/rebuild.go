@@ -114,7 +114,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 	return pipeline.SignExported(ctx, f.wheel, sign)
 }
 
-// buildAgain builds the wheel of a manifest into a folder, without the store.
+// buildAgain rebuilds the wheel of a manifest into a directory, without the store.
 func (f rebuildFlags) buildAgain(
 	ctx context.Context, a *app, network pipeline.Network, source string, request wheel.Request, m wheel.Manifest,
 	dir string,

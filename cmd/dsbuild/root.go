@@ -155,7 +155,7 @@ func commandGroups(a *app) []commandGroup {
 // helpWidth is the width of the help, in columns.
 const helpWidth = 80
 
-// rootNotes is what dsbuild --help explains besides commands and flags.
+// rootNotes is the text of dsbuild --help besides commands and flags.
 func rootNotes() string {
 	exits := lists.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
 	return `INVENTORY is a file (dsbuild YAML, DeepSpeed hostfile or Ansible inventory), "-"

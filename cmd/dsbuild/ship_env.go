@@ -67,7 +67,7 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, network pipeline.Netwo
 	})
 }
 
-// addBuild adds what an environment file says about its DeepSpeed; flags override it.
+// addBuild adds an environment file's settings for DeepSpeed; flags override them.
 func addBuild(r *wheel.Request, b environment.Build) error {
 	var archs, ops, cpu []string
 	if len(r.Archs)+len(r.GPUs) == 0 {

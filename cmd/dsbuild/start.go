@@ -82,7 +82,7 @@ func runStart(ctx context.Context, a *app) error {
 type menu struct {
 	ctx  context.Context
 	talk *ui.Dialogue
-	err  error // the first error; after it the menu asks nothing more
+	err  error // the first error, after which the menu asks no more questions
 }
 
 // outcome is the result of a conversation.

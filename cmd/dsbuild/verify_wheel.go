@@ -121,7 +121,7 @@ func printVerification(w io.Writer, v wheel.Verification, accepted bool) error {
 	return errors.Join(err, last)
 }
 
-// noWheel turns an error about a missing or unreadable file into a usage error: it says nothing about the wheel.
+// noWheel turns an error about a missing or unreadable file into a usage error, because it is not about the wheel.
 func noWheel(err error) error {
 	if e, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
 		if errors.Is(err, fs.ErrNotExist) {

@@ -302,7 +302,7 @@ func printWheel(a *app, w wheel.Artifact) error {
 	return err
 }
 
-// printWheelhouse names the wheelhouse and lists its wheels.
+// printWheelhouse prints the wheelhouse and lists its wheels.
 func printWheelhouse(a *app, dir string, b *wheel.Bundle) error {
 	if b == nil {
 		return nil

@@ -85,7 +85,7 @@ type run struct {
 	outputs map[string]*dagger.Directory
 }
 
-// buildImages builds the images of the plan. The images of further parts are built in the meantime.
+// buildImages builds the images of the plan. The images of additional parts are built in the meantime.
 func (r *run) buildImages(ctx context.Context) error {
 	var rootfs *dagger.File
 	err := r.reportStep(ctx, baseStep, "root file system "+r.plan.Base.Ref, func(ctx context.Context) (err error) {

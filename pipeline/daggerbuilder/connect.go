@@ -30,7 +30,7 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 		opts = append(opts, dagger.WithEnvironmentVariable(v[0], v[1]))
 	}
 	if e.CLI != "" {
-		// The client takes its program from the environment alone.
+		// The client takes its program only from the environment.
 		if err := os.Setenv(engine.CLIVariable, e.CLI); err != nil {
 			return nil, nil, err
 		}
@@ -46,7 +46,7 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 		return closeWithin(client, closeLimit, steps.url)
 	}
 	if platform, err := client.DefaultPlatform(ctx); err == nil && platform != containerPlatform {
-		_ = end() // the error below says more
+		_ = end() // the error below has more details
 		return nil, nil, fault.New(fault.Usage,
 			"use the engine of such a machine (--engine), or build without containers (--builder host)",
 			"the Dagger engine (%s) runs on %s, and dsbuild's containers are for %s", e.How, platform, containerPlatform)

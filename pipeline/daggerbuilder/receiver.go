@@ -114,7 +114,7 @@ func (r *receiver) close() {
 	}
 }
 
-// begin directs further output to a step.
+// begin directs the following output to a step.
 func (r *receiver) begin(step ui.Step, log io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -72,14 +72,14 @@ func (e Engine) Watch(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// Explain adds a remedy to an error of the Dagger client. answers says that the engine still answers: then
+// Explain adds a remedy to an error of the Dagger client. If answers is set, the engine still answers: then
 // only a full disk and a lack of rights are faults of its container.
 func (e Engine) Explain(err error, answers bool) error {
 	if err == nil {
 		return nil
 	}
 	client, name, image := e.container()
-	if client != "" && !answers { // the Dagger client says only that its engine does not come
+	if client != "" && !answers { // the Dagger client reports only that its engine does not start
 		ctx, cancel := context.WithTimeout(context.Background(), daemonTime)
 		defer cancel()
 		out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "1", name).CombinedOutput()

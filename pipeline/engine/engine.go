@@ -43,8 +43,8 @@ const CLIVariable = "_EXPERIMENTAL_DAGGER_CLI_BIN"
 // Engine is a Dagger engine that answered, or one that the Dagger client reaches or starts.
 type Engine struct {
 	Address string // unix://…, tcp://…, image+docker://…
-	CLI     string // the dagger program to talk through; "" lets the client download it
-	How     string // where it was found, for people
+	CLI     string // the dagger program to use (default: the client downloads it)
+	How     string // where it was found, human-readable
 }
 
 // Attempt is one place where dsbuild looked in vain.
@@ -172,7 +172,7 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	}
 	withoutRoot := errors.New("runs without root, but an engine needs root")
 	if client == "podman" && !f.Root && runtime.GOOS == "linux" {
-		return withoutRoot // a question alone would leave podman's pause process behind
+		return withoutRoot // a mere query would leave podman's pause process running
 	}
 	ctx, cancel := context.WithTimeout(ctx, daemonTime)
 	defer cancel()

@@ -90,7 +90,7 @@ func (b *Builder) Name() string { return "host" }
 // Host returns this machine as the place of a build, from which the caller chooses a toolchain.
 func (b *Builder) Host() pipeline.BuildHost { return b.host }
 
-// Base stands for this machine in a plan. Its digest changes with the tools of this
+// Base represents this machine in a plan. Its digest changes with the tools of this
 // machine.
 func (b *Builder) Base() pipeline.Base {
 	digest := b.host.Digest

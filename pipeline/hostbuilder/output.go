@@ -41,7 +41,7 @@ type stream struct {
 	head, tail strings.Builder
 }
 
-// Write takes a piece of output, which may end anywhere.
+// Write accepts a piece of output, which may end anywhere.
 func (s *stream) Write(b []byte) (int, error) {
 	s.rest = append(s.rest, b...)
 	for {

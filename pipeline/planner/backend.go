@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 )
 
-// The kinds of backends that --builder names.
+// The values of --builder.
 const (
 	Auto   = "auto" // an engine, or this machine if there is none
 	Dagger = "dagger"

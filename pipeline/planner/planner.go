@@ -21,7 +21,7 @@ import (
 
 // Options are the settings that all plans of a planner share.
 type Options struct {
-	DryRun  bool   // Plan asks no engine either
+	DryRun  bool   // Plan queries no engine either
 	Printed bool   // plans are printed, so their left-out ops need no note
 	Env     string // python of the environment to build for, or ""
 	Report  ui.Reporter
@@ -335,7 +335,7 @@ func (p *Planner) reportWarnings(report ui.Reporter, plan *pipeline.Plan) {
 			said[warning] = true
 		}
 	}
-	for _, note := range plan.Toolchain().Notes { // those of further parts are about toolchains that the user did not ask for
+	for _, note := range plan.Toolchain().Notes { // additional parts' toolchains were not requested
 		report.Note("%s", note)
 	}
 	if p.options.Printed {

@@ -40,7 +40,7 @@ func RebuildRequest(m wheel.Manifest) (source string, r wheel.Request, err error
 	if !m.TorchABI.IsStable() {
 		said["abi"], said["torch"], said["python"] = string(wheel.TorchMinor), m.Torch, m.Python
 	}
-	if m.TorchABI.IsStable() && m.HasAllOps() { // its version says so, although the ops are named
+	if m.TorchABI.IsStable() && m.HasAllOps() { // its version shows it, although the ops are listed
 		said["ops"] += "," + compat.ProvenOps
 	}
 	if levels := m.CPUs(); len(levels) > 1 {

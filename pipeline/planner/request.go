@@ -29,7 +29,7 @@ const (
 	nativeCPU = "native" // the level of the machine dsbuild runs on
 )
 
-// EveryMachine asks for a wheel for each machine: ByMachine makes several requests of one.
+// EveryMachine requests a wheel for each machine: ByMachine splits it into several requests.
 const EveryMachine = "all"
 
 // RequestError is a value of a request that has no meaning.
@@ -176,8 +176,8 @@ var (
 	gluedVersion = regexp.MustCompile(`^[a-z]*(3|1[0-9])([0-9]{1,2})$`)
 )
 
-// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311. It returns "" if
-// there is none.
+// versionMeant returns a question with the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311.
+// It returns "" if there is none.
 func versionMeant(value string) string {
 	meant := ""
 	if m := wordVersion.FindStringSubmatch(value); m != nil {
@@ -223,7 +223,7 @@ func FileText(err error) (text, hint string) {
 	return text, flagsAsKeys(fault.Hint(err))
 }
 
-// flagsAsKeys replaces names of flags by the keys of a file.
+// flagsAsKeys replaces flag names with a file's keys.
 func flagsAsKeys(text string) string {
 	flags := regexp.MustCompile(`\B--(` + strings.Join(Keys(), "|") + `)\b:?`)
 	return flags.ReplaceAllString(text, "$1:")

@@ -21,7 +21,7 @@ type file struct {
 	open Open
 	size uint64
 	r    io.ReadCloser // nil before the first reading
-	pos  uint64        // where r stands
+	pos  uint64        // offset of r
 	tail []byte        // the bytes that end at tailEnd
 	// tailEnd is where the last skip ended.
 	tailEnd uint64

@@ -51,7 +51,7 @@ func kindOf(number uint16) Payload {
 
 // The flags of an entry that this package reads.
 const (
-	flagArch   = 1 << 20 // for this GPU alone: suffix a
+	flagArch   = 1 << 20 // only for this GPU: suffix a
 	flagFamily = 1 << 21 // for this GPU's family: suffix f
 )
 

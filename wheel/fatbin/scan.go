@@ -204,7 +204,7 @@ func textAt(b []byte) text {
 	return text{int64(binary.LittleEndian.Uint32(b)), int64(binary.LittleEndian.Uint32(b[4:]))}
 }
 
-// end returns the offset behind the text, its NUL and its padding.
+// end returns the offset after the text, its NUL and its padding.
 func (t text) end() int64 { return (t.offset + t.length + 1 + 7) &^ 7 }
 
 // header reads the fixed part of a header.

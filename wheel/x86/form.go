@@ -1,6 +1,6 @@
 package x86
 
-// form describes the bytes of an instruction behind its opcode: whether there is a ModRM byte,
+// form describes the bytes of an instruction after its opcode: whether there is a ModRM byte,
 // and which immediate.
 type form uint8
 

@@ -17,7 +17,7 @@ import "slices"
 // The zero Scanner is ready to read a section. It implements io.WriteCloser and never fails.
 type Scanner struct {
 	found   [256]int64 // instructions by needID; those of invalid are bytes
-	rest    []byte     // the beginning of an instruction whose end is to come
+	rest    []byte     // the beginning of an unfinished instruction
 	padding bool       // the byte before was a zero passed over
 }
 
@@ -32,7 +32,7 @@ type Usage struct {
 	Invalid int64         // bytes that begin no instruction known here
 }
 
-// Max returns the highest level found, V1 where there was no instruction.
+// Max returns the highest level found, or V1 without instructions.
 func (u Usage) Max() Level {
 	for l := V4; l > V1; l-- {
 		if u.Levels[l] > 0 {
@@ -75,7 +75,7 @@ func (s *Scanner) Close() error {
 }
 
 // sweepCode reads the instructions that begin in code before limit. It returns where
-// it stopped: at limit, behind it, or at one that code cuts off.
+// it stopped: at limit, after it, or at an instruction that code cuts off.
 func (s *Scanner) sweepCode(code []byte, limit int) int {
 	t := tables()
 	pos := 0

@@ -149,7 +149,7 @@ type builder struct {
 	need needID // of the section
 }
 
-// line takes one line of opcodes: the head of a section or a row.
+// line parses one line of opcodes: the head of a section or a row.
 func (b *builder) line(fields []string) error {
 	switch {
 	case len(fields) == 0:
