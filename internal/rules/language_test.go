@@ -42,7 +42,7 @@ var phrases = []phrase{
 	{"try-again", 1, 0, 0, "again|once more| try|tries up", `\b(?:tr(?:y|ies|ied)|ask(?:s|ed)?|dial(?:s|ed)?|probes?|sends?) (?:it |this |them |that |the \w+ )?(?:again|once more)\b|\bonce more\b|\b(?:earlier|next|first|another|second) try\b|\btries up to\b`, "", "", "retry, attempt"},
 	{"passing", 0, 0, 0, "passing|pauses| of life", `\bpassing (?:error|reason|fault|failure)s?\b|\berror is passing\b|\bgrowing pauses\b|\bsigns? of life\b`, "", "", "transient; backoff; heartbeat"},
 	{"go-on", 1, 0, 0, "goes on|go on|went on", `\b(?:goes|go|went) on\b`, "", ` (?:a|an|the|to|its|standard)\b`, "continue, resume"},
-	{"vague-verb", 1, 0, 0, "says|tells|notes|gives|brings|knows", `^\s*[A-Za-z_.]+ (?:says|tells|notes|gives|brings|knows)\b`, "", "", "reports, records, returns, sends (first line of a Go comment)"},
+	{"vague-verb", 0, 0, 0, "says|tells|notes|gives|brings|knows", `^\s*[A-Za-z_.]+ (?:says|tells|notes|gives|brings|knows)\b`, "", "", "reports, records, returns, sends (first line of a Go comment)"},
 	{"from-X-on", 0, 0, 0, " on", `\bfrom (?:[A-Z]\w+ )?[0-9][0-9.]* on\b`, "", "", "X or newer"},
 	{"minor-of", 4, 0, 0, "minor|major", `\b(?:minor|major)s? of (?:torch|CUDA|Python|the)\b`, "", "", "torch minor version"},
 	{"minor-of", 1, 0, 0, "minor|major", `\b(?:one|each|same|another|this) (?:minor|major)\b`, "", ` version| of (?:torch|CUDA|Python|the)\b`, "torch minor version"},
