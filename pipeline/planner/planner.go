@@ -245,9 +245,6 @@ func (p *Planner) plan(
 	}
 	base, hosts, err := p.buildHost(ctx, r.Base, withoutEngine)
 	if err != nil {
-		if !withoutEngine {
-			p.backend.explainHost()
-		}
 		return nil, err
 	}
 	if p.env != nil {
@@ -362,6 +359,7 @@ func (p *Planner) buildHost(
 		}
 		builder, err := p.backend.hostBuilder(ctx)
 		if err != nil {
+			p.backend.explainHost()
 			return pipeline.Base{}, nil, err
 		}
 		return builder.Base(), []compat.BuildHost{builder.Host().BuildHost}, nil
