@@ -62,9 +62,9 @@ if [[ $part = all || $part = rest ]]; then
   start source nice make --no-print-directory source
   start ci go test -C ci $FLAGS -vet=off -count=1 -p 1 -timeout 45m ./...
 fi
-# The packages that take longest come first. The tests wait for processes and timers too, so more of them run at once than there are cores.
+# The packages that take longest come first. The build of the wheel has priority over the tests, because some wait for it. The tests wait for processes and timers too, so more of them run at once than there are cores.
 long=$(grep -E '/(fleet/deploy|cmd/dsbuild|internal/remote|fleet/envdeploy|internal/testkit/enginetest)$' <<<"$list" || true)
-start tests go test $FLAGS -vet=off -count=1 -p $((cores + 1)) -parallel $((cores * 2)) -timeout 45m $long $list
+start tests nice -n 5 go test $FLAGS -vet=off -count=1 -p $((cores + 1)) -parallel $((cores * 2)) -timeout 45m $long $list
 
 failed=0
 for pid in "${!jobs[@]}"; do

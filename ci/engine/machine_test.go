@@ -62,6 +62,18 @@ func TestCgroups(t *testing.T) {
 	}
 }
 
+// The engine's containers have the weight of a process for each core, in both versions of control groups.
+func TestWeighCgroup(t *testing.T) {
+	for file, want := range map[string]string{"cpu/engine/cpu.shares": "4096", "engine/cpu.weight": "400"} {
+		root := t.TempDir()
+		put(t, filepath.Join(root, file), "")
+		weighCgroup(root, "engine", 4)
+		if got, err := os.ReadFile(filepath.Join(root, file)); err != nil || string(got) != want {
+			t.Errorf("%s is %q, %v; want %s", file, got, err, want)
+		}
+	}
+}
+
 // If there is no engine, check and ensure say so in one line, with the same exit code, and make
 // nothing.
 func TestNoEngine(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -87,6 +88,7 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 	if err := l.writeConfig(); err != nil {
 		return fmt.Errorf("preparing the engine's root: %w", err)
 	}
+	weighCgroup(cgroupRoot, l.cgroup(), runtime.NumCPU())
 	began := time.Now()
 	con.printLine("engine", "starting Dagger %s", engineVersion)
 	if proxy := loopbackProxy(os.Environ()); proxy != "" {
