@@ -134,7 +134,7 @@ func (n *network) stop() {
 // controller.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// weighCgroup gives the containers together the weight of as many processes as there are cores, because a build runs as
+// weighCgroup sets the weight of all containers to that of as many processes as there are cores, because a build runs as
 // many: next to ten other processes it would get an eleventh of the machine. It changes nothing where the host has no
 // such control.
 func weighCgroup(root, name string, cores int) {

@@ -216,7 +216,7 @@ func (f buildFlags) openShip(
 		return nil, ship.Options{}, err
 	}
 	return t, ship.Options{
-		Want: r, Plans: plans,
+		Want: r, Plans: plans, SketchHere: plans.SketchHere,
 		Build: func(ctx context.Context, plans []*pipeline.Plan) []pipeline.Result {
 			return t.runner.RunAll(ctx, plans, nil)
 		},

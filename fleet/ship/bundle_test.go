@@ -30,8 +30,6 @@ func (pythonPlanner) Sketch(context.Context, wheel.Request) (*pipeline.Plan, err
 	return nil, errors.New("not asked")
 }
 
-func (pythonPlanner) SketchHere(context.Context, wheel.Request) *pipeline.Plan { return nil }
-
 func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Request) (*pipeline.Plan, error) {
 	if s.Python == "3.14" {
 		return nil, errors.New("this machine has no Python 3.14")

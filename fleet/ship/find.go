@@ -36,7 +36,7 @@ func (s *Ship) find(ctx context.Context) error {
 		if w.State != ToBuild || s.opt.Fresh {
 			continue
 		}
-		if p := s.opt.Plans.SketchHere(ctx, w.Request); p != nil {
+		if p := s.opt.SketchHere(ctx, w.Request); p != nil {
 			if err := s.findFinished(ctx, w, p, p.Digest); err != nil {
 				return err
 			}

@@ -137,7 +137,7 @@ func (f *testFleet) ship(t *testing.T) *ship.Ship {
 	})
 	t.Cleanup(d.Close)
 	return ship.New(d, ship.Options{
-		Want: f.want, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir,
+		Want: f.want, Plans: f.works, SketchHere: f.works.SketchHere, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir,
 		Fresh: f.fresh, BuildOnly: f.keep, Sign: f.sign, AllowOpRemoval: f.allowOpRemoval, Report: rep,
 	})
 }
@@ -270,7 +270,7 @@ func (w *works) Sketch(_ context.Context, r wheel.Request) (*pipeline.Plan, erro
 	return p, nil
 }
 
-// SketchHere implements ship.Planner.
+// SketchHere plans a wheel for this machine.
 func (w *works) SketchHere(_ context.Context, r wheel.Request) *pipeline.Plan {
 	if !w.here {
 		return nil

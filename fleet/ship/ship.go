@@ -21,8 +21,6 @@ type Planner interface {
 	Group(ctx context.Context, nodes []compat.Member, r wheel.Request) compat.Grouping
 	// Sketch makes the plan as far as that works without an engine, with its key in the store.
 	Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error)
-	// SketchHere is Sketch for this machine. It returns nil if this machine does not build.
-	SketchHere(ctx context.Context, r wheel.Request) *pipeline.Plan
 	// Plan makes the plan to run, with its name. Its messages begin with that.
 	Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error)
 }
@@ -33,6 +31,8 @@ type Options struct {
 	Want wheel.Request
 	// Plans plans the wheels.
 	Plans Planner
+	// SketchHere plans a wheel for this machine, without an engine. It returns nil if this machine does not build.
+	SketchHere func(ctx context.Context, r wheel.Request) *pipeline.Plan
 	// Build runs plans (pipeline.Runner.RunAll).
 	Build func(context.Context, []*pipeline.Plan) []pipeline.Result
 	// Bundle makes a wheelhouse of the packages that a wheel requires, for the Python of the plan and nodes that lack
