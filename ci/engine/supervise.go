@@ -134,9 +134,9 @@ func (n *network) stop() {
 // controller.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// weighCgroup sets the weight of all containers to that of as many processes as there are cores, because a build runs as
-// many: next to ten other processes it would get an eleventh of the machine. It changes nothing where the host has no
-// such control.
+// weighCgroup sets the CPU weight of all containers together to one process for each core, because a build runs as many
+// jobs: next to ten other processes it would otherwise get an eleventh of the machine. Hosts without this control are
+// left as they are.
 func weighCgroup(root, name string, cores int) {
 	dir, file, weight := filepath.Join(root, name), "cpu.weight", 100
 	if _, err := os.Stat(filepath.Join(root, "cpu")); err == nil { // version 1 of control groups
