@@ -116,9 +116,9 @@ func (a *evaluation) toolkitVersion() string {
 // different major version, which cannot compile for it.
 func (r CUDASourceInfo) fitsTorch(torch Torch, g BuildHost) bool {
 	if r.Source == FoundCUDA {
-		return g.CUDA != "" && majorOf(g.CUDA) == majorOf(torch.CUDA)
+		return g.CUDA != "" && wheel.Major(g.CUDA) == wheel.Major(torch.CUDA)
 	}
-	return r.TorchCUDA == majorOf(torch.CUDA)
+	return r.TorchCUDA == wheel.Major(torch.CUDA)
 }
 
 // checkHost rejects a build environment in which the CUDA source cannot be
@@ -221,7 +221,7 @@ func (a *evaluation) chooseArchs() {
 func (a *evaluation) findCUDA() bool {
 	version := firstTwo(a.toolchain.Toolkit)
 	for _, c := range a.CUDAs {
-		if majorOf(c.Version) == majorOf(version) && compareVersions(c.Version, version) <= 0 {
+		if wheel.Major(c.Version) == wheel.Major(version) && compareVersions(c.Version, version) <= 0 {
 			a.cuda = c
 			if c.Version != version {
 				a.addWarning("CUDA %s is not in dsbuild's tables, which treat it like %s", version, c.Version)

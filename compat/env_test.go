@@ -58,12 +58,12 @@ func TestCUDAsOfRequest(t *testing.T) {
 		t.Errorf("%v", every)
 	}
 	newest := every[0]
-	major := majorOf(newest)
+	major := wheel.Major(newest)
 	if got := all.CUDAsFor(wheel.Request{CUDA: newest}); !slices.Equal(got, []string{newest}) {
 		t.Errorf("%s: %v", newest, got)
 	}
 	for _, cuda := range all.CUDAsFor(wheel.Request{CUDA: major}) {
-		if majorOf(cuda) != major {
+		if wheel.Major(cuda) != major {
 			t.Errorf("%s is of %s", cuda, major)
 		}
 	}

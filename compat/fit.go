@@ -214,8 +214,8 @@ func (c *fitCheck) checkCUDA() {
 			c.addNote("this node's torch has no CUDA: %s cannot be loaded there", joinWords(lost))
 		case have == "":
 			c.addReason("built for CUDA %s, but this node's torch has none", built)
-		case slices.Contains(c.m.CUDAs(), majorOf(have)):
-			c.addNote("%s has no code for CUDA %s, which this node's torch is built for", joinWords(lost), majorOf(have))
+		case slices.Contains(c.m.CUDAs(), wheel.Major(have)):
+			c.addNote("%s has no code for CUDA %s, which this node's torch is built for", joinWords(lost), wheel.Major(have))
 		default:
 			c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
 		}
@@ -230,7 +230,7 @@ func (c *fitCheck) checkCUDA() {
 	switch {
 	case have == "":
 		c.addReason("built for CUDA %s, but this node's torch has none", built)
-	case !slices.Contains(lists.Map(c.m.CUDAs(), majorOf), majorOf(have)), c.other == "" &&
+	case !slices.Contains(lists.Map(c.m.CUDAs(), wheel.Major), wheel.Major(have)), c.other == "" &&
 		strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
 		c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
 	case c.other == "" && strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
@@ -256,7 +256,7 @@ func (c *fitCheck) boundToCUDA() bool {
 func (c *fitCheck) unloadable(cuda string) []string {
 	named := slices.ContainsFunc(c.m.Variants, func(v wheel.Variant) bool { return v.CUDA != "" })
 	loads := c.m.OpsFor(cuda)
-	if !named && c.hasDeviceCode() && majorOf(cuda) != majorOf(c.m.CUDA) {
+	if !named && c.hasDeviceCode() && wheel.Major(cuda) != wheel.Major(c.m.CUDA) {
 		loads = slices.DeleteFunc(loads, func(name string) bool {
 			i := slices.IndexFunc(c.Ops, func(o Op) bool { return o.Name == name })
 			return i < 0 || c.Ops[i].inRelease(c.m.Version).DeviceCode
@@ -424,7 +424,7 @@ func newestPTX(ptx []string, gpu string) string {
 		case strings.HasSuffix(p, "a"):
 			fits = firstTwo(p) == firstTwo(gpu)
 		case strings.HasSuffix(p, "f"):
-			fits = fits && majorOf(p) == majorOf(gpu)
+			fits = fits && wheel.Major(p) == wheel.Major(gpu)
 		}
 		if fits && (best == "" || olderMinor(best, p)) {
 			best = p
@@ -476,7 +476,7 @@ func (t *Tables) DriverSupports(driver, cuda string) bool {
 func cudaRow(all []CUDA, cuda string) CUDA {
 	var found CUDA
 	for _, c := range all { // newest first
-		if cuda != "" && majorOf(c.Version) == majorOf(cuda) {
+		if cuda != "" && wheel.Major(c.Version) == wheel.Major(cuda) {
 			if found = c; compareVersions(c.Version, firstTwo(cuda)) <= 0 {
 				break
 			}

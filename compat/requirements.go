@@ -117,7 +117,9 @@ func isTorch(asked string, r Torch) bool {
 }
 
 // isCUDA reports whether a CUDA matches the request: X matches any minor version.
-func isCUDA(asked, cuda string) bool { return asked == "" || asked == cuda || asked == majorOf(cuda) }
+func isCUDA(asked, cuda string) bool {
+	return asked == "" || asked == cuda || asked == wheel.Major(cuda)
+}
 
 func (l *lookup) findTorch() {
 	asked := l.request.Torch
@@ -201,7 +203,7 @@ func (l *lookup) checkGPUDrivers() {
 		if i < 0 || driver == "" {
 			continue
 		}
-		if d := l.Drivers[i]; d.Last != "" && compareVersions(majorOf(driver), d.Last) > 0 {
+		if d := l.Drivers[i]; d.Last != "" && compareVersions(wheel.Major(driver), d.Last) > 0 {
 			l.bad.add("driver %s does not support arch %s: R%s is the last branch that does", driver, l.archWithGPUs(c), d.Last)
 			l.request.Driver = ""
 		} else if olderDriver(driver, d.First) {

@@ -62,7 +62,7 @@ func TestTorches(t *testing.T) {
 			}
 		}
 		pinned := torch.Toolkit != ""
-		if pinned != (majorOf(torch.CUDA) == "13") || pinned && !strings.HasPrefix(torch.Toolkit, torch.CUDA+".") {
+		if pinned != (wheel.Major(torch.CUDA) == "13") || pinned && !strings.HasPrefix(torch.Toolkit, torch.CUDA+".") {
 			t.Errorf("torch %s: CUDA %s, toolkit %q", torch.Version, torch.CUDA, torch.Toolkit)
 		}
 		if len(torch.Pythons) == 0 || numberOf(torch.OldestGCC) == 0 {

@@ -203,7 +203,7 @@ func (tc Toolchain) Serves() (torch, cuda, python string) {
 	if tc.ABI == wheel.StableABI {
 		// Ops without device code need CUDA if they are linked with another library of the toolkit.
 		if slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode || len(o.Needs.Toolkit) > 0 }) {
-			cuda = majorOf(tc.CUDA)
+			cuda = wheel.Major(tc.CUDA)
 		}
 		return StableTorch, cuda, tc.PythonFrom + "+"
 	}

@@ -17,7 +17,7 @@ func (t *Tables) Variants(r wheel.Request, first Toolchain) []Toolchain {
 	var out []Toolchain
 	if r.CUDA == "" && first.HasDeviceCode() {
 		for _, major := range t.stableCUDAs() {
-			if tc, ok := t.forCUDA(r, first, major); ok && major != majorOf(first.CUDA) {
+			if tc, ok := t.forCUDA(r, first, major); ok && major != wheel.Major(first.CUDA) {
 				out = append(out, tc)
 			}
 		}
@@ -38,7 +38,7 @@ func (t *Tables) stableCUDAs() []string {
 	var majors []string
 	for _, torch := range t.Torches {
 		if !olderMinor(torch.Version, StableTorch) {
-			majors = appendMissing(majors, []string{majorOf(torch.CUDA)})
+			majors = appendMissing(majors, []string{wheel.Major(torch.CUDA)})
 		}
 	}
 	return majors

@@ -52,12 +52,6 @@ func NearestVersions(from string, versions []string) []string {
 	return slices.Compact(out)
 }
 
-// majorOf cuts a version to its first number.
-func majorOf(version string) string {
-	first, _, _ := strings.Cut(version, ".")
-	return first
-}
-
 // joinWords joins words for a sentence: "3.9, 3.10 and 3.11".
 func joinWords(words []string) string {
 	if len(words) < 2 {

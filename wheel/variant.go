@@ -65,7 +65,7 @@ func (m Manifest) OpsFor(cuda string) []string {
 	return slices.DeleteFunc(slices.Clone(m.Ops), func(op string) bool {
 		own := withOp(m.Variants, op)
 		needs := slices.ContainsFunc(own, func(v Variant) bool { return v.CUDA != "" })
-		return needs && !slices.ContainsFunc(own, func(v Variant) bool { return v.CUDA == majorOf(cuda) })
+		return needs && !slices.ContainsFunc(own, func(v Variant) bool { return v.CUDA == Major(cuda) })
 	})
 }
 
@@ -75,7 +75,7 @@ func (m Manifest) ForCUDA(cuda string) (selected Manifest, ok bool) {
 	if len(m.CUDAs()) < 2 {
 		return m, true
 	}
-	i := slices.IndexFunc(m.Variants, func(v Variant) bool { return v.CUDA != "" && v.CUDA == majorOf(cuda) })
+	i := slices.IndexFunc(m.Variants, func(v Variant) bool { return v.CUDA != "" && v.CUDA == Major(cuda) })
 	if i < 0 {
 		return m, false
 	}
@@ -147,7 +147,7 @@ func (c Contents) compareRuntimes(variants []Variant) []string {
 		v, _ := variantOf(variants, e)
 		switch cuda := e.runtime(); {
 		case cuda == "":
-		case v.CUDA != "" && v.CUDA != majorOf(cuda):
+		case v.CUDA != "" && v.CUDA != Major(cuda):
 			findings = append(findings, fmt.Sprintf("%s loads the runtime of CUDA %s, but is the variant for CUDA %s", e.title(), cuda, v.CUDA))
 		case v.CUDA == "" && first == nil:
 			first = &e
@@ -159,11 +159,6 @@ func (c Contents) compareRuntimes(variants []Variant) []string {
 	return findings
 }
 
-func majorOf(cuda string) string {
-	major, _, _ := strings.Cut(cuda, ".")
-	return major
-}
-
 // findVariants returns the variants, as shown by the names of the files and the CUDA runtimes that they load. Only a
 // wheel of the stable ABI has some.
 func (c Contents) findVariants() []Variant {
@@ -171,7 +166,7 @@ func (c Contents) findVariants() []Variant {
 	for _, e := range c.Extensions {
 		name := e.Variant()
 		if cuda := e.runtime(); cuda != "" {
-			name = cmp.Or(name, "cu"+majorOf(cuda))
+			name = cmp.Or(name, "cu"+Major(cuda))
 		}
 		if name != "" && c.TorchABI.IsStable() {
 			builds[name] = append(builds[name], e)

@@ -10,6 +10,12 @@ import (
 // "2.3" below "2.3.4". A suffix (9.0a) comes after its number.
 func CompareVersions(a, b string) int { return elf.CompareVersions(a, b) }
 
+// Major cuts a version to its first number.
+func Major(version string) string {
+	major, _, _ := strings.Cut(version, ".")
+	return major
+}
+
 // Minor cuts a version to its first two numbers.
 func Minor(version string) string {
 	parts := strings.SplitN(version, ".", 3)

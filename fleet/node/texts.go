@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // texts are raw files of a node's packages. They are parsed here, because the node has to compile the probe's program:
@@ -143,8 +145,7 @@ var ncclName = regexp.MustCompile(`^(?:nccl-|libnccl\.so\.)(\d+(?:\.\d+)+)`)
 // ncclVersion returns the version of the distribution that torch requires, or else the version in
 // the names of files, or else "".
 func ncclVersion(dists map[string]string, cuda string, files []string) string {
-	major, _, _ := strings.Cut(cuda, ".")
-	if v := dists["nvidia-nccl-cu"+major]; v != "" {
+	if v := dists["nvidia-nccl-cu"+wheel.Major(cuda)]; v != "" {
 		return v
 	}
 	for _, name := range slices.Sorted(maps.Keys(dists)) {

@@ -175,7 +175,7 @@ func (p *Planner) SketchHere(ctx context.Context, r wheel.Request) *pipeline.Pla
 	if host, err := p.backend.usesHost(ctx, false); err != nil || !host {
 		return nil // a build reports the error
 	}
-	plan, err := p.plan(ctx, r, ui.New(io.Discard, ui.Options{}), true)
+	plan, err := p.Sketch(ctx, r)
 	if err != nil {
 		return nil
 	}
