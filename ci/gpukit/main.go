@@ -98,7 +98,7 @@ func requirements(python string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := slices.Clone(indirect)
+	names := append([]string{"pip"}, indirect...)
 	for _, r := range direct {
 		names = append(names, dockerfiles.RequirementName(r))
 	}
@@ -110,7 +110,7 @@ func requirements(python string) ([]string, error) {
 	pip, _ := dockerfiles.PinnedPip(python)
 	var lines []string
 	for _, p := range append(locked.Runtime, pip) {
-		if p.Name != "numpy" && (slices.Contains(names, p.Name) || p.Name == "pip") {
+		if p.Name != "numpy" && slices.Contains(names, p.Name) {
 			lines = append(lines, p.String()+" --hash=sha256:"+p.SHA256)
 		}
 	}
@@ -152,7 +152,7 @@ func checkSize(folder string) error {
 		err = fmt.Errorf("%s has %.1f MiB, more than %d", folder, float64(size)/(1<<20), most>>20)
 	}
 	if err == nil {
-		fmt.Printf("%s: %.1f MiB; copy it to a machine with a GPU and torch, and run %s there\n", folder, float64(size)/(1<<20), "./run.sh")
+		fmt.Printf("%s: %.1f MiB; copy it to a machine with a GPU and torch, and run ./run.sh there\n", folder, float64(size)/(1<<20))
 	}
 	return err
 }

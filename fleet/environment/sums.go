@@ -42,16 +42,13 @@ func (s Sums) Sum(file string) (sum string, size int64, err error) {
 		sum, text, _ := strings.Cut(string(known), " ")
 		size, err := strconv.ParseInt(text, 10, 64)
 		if raw, wrong := hex.DecodeString(sum); err == nil && wrong == nil && len(raw) == sha256.Size {
-			now := time.Now()
-			os.Chtimes(before, now, now) //nolint:errcheck // after a failure removeUnused removes the entry earlier
+			markUsed(before)
 			return sum, size, nil
 		}
 	}
 	sum, size, err = wheel.HashFile(file)
-	if err == nil && before != "" && before == s.entry(file) && os.MkdirAll(s.Dir, 0o700) == nil {
-		note := strings.NewReader(fmt.Sprint(sum, " ", size))
-		atomicfile.Write(before, note, 0o600) //nolint:errcheck // after a failure the file is read again
-		s.removeUnused()
+	if err == nil && before == s.entry(file) {
+		s.write(before, fmt.Sprint(sum, " ", size))
 	}
 	return sum, size, err
 }
@@ -64,8 +61,7 @@ func (s Sums) Manifest(ctx context.Context, path string, f File, platform string
 		var m wheel.Manifest
 		sum, text, _ := bytes.Cut(known, []byte("\n"))
 		if digest := sha256.Sum256(text); hex.EncodeToString(digest[:]) == string(sum) && json.Unmarshal(text, &m) == nil {
-			now := time.Now()
-			os.Chtimes(entry, now, now) //nolint:errcheck // after a failure removeUnused removes the entry earlier
+			markUsed(entry)
 			return m, nil
 		}
 	}
@@ -74,12 +70,25 @@ func (s Sums) Manifest(ctx context.Context, path string, f File, platform string
 		return wheel.Manifest{}, err
 	}
 	m := c.ManifestFor(platform, f.File)
-	if text, err := json.Marshal(m); err == nil && entry != "" && os.MkdirAll(s.Dir, 0o700) == nil {
-		note := fmt.Sprintf("%x\n%s", sha256.Sum256(text), text)
-		atomicfile.Write(entry, strings.NewReader(note), 0o600) //nolint:errcheck // after a failure the wheel is read again
-		s.removeUnused()
+	if text, err := json.Marshal(m); err == nil {
+		s.write(entry, fmt.Sprintf("%x\n%s", sha256.Sum256(text), text))
 	}
 	return m, nil
+}
+
+// markUsed keeps an entry from removeUnused.
+func markUsed(entry string) {
+	now := time.Now()
+	os.Chtimes(entry, now, now) //nolint:errcheck // after a failure removeUnused removes the entry earlier
+}
+
+// write writes an entry and removes unused entries. It does nothing if the entry is "".
+func (s Sums) write(entry, text string) {
+	if entry == "" || os.MkdirAll(s.Dir, 0o700) != nil {
+		return
+	}
+	atomicfile.Write(entry, strings.NewReader(text), 0o600) //nolint:errcheck // after a failure the file is read again
+	s.removeUnused()
 }
 
 // manifestEntry returns the path of the cache entry for a wheel's manifest. Another dsbuild may find something else in the same
