@@ -305,6 +305,31 @@ func leftovers(t *testing.T, s *sshtest.Server) []string {
 	return left
 }
 
+// A machine without the wheel of DeepSpeed finds the ops healthy as one with it does, where torch has no CUDA: of a wheel over the
+// stable ABI those without device code, which load with the accelerator of CUDA alone.
+func TestVerifyWithoutWheelAndCUDA(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	x.Add(t, wheelindex.Wheel{Name: "torch", Version: "2.15.0", Files: map[string]string{
+		"torch/version.py":  "__version__ = '2.15.0+cpu'\ncuda = None\n",
+		"torch/__init__.py": "from . import version\n__version__ = version.__version__\n",
+	}})
+	o := wheeltest.Variants()
+	o.Files = wheeltest.LoadedByPython("cpu_adam", "fused_adam", "utils")
+	o.Files["deepspeed/ops/fused_adam_loaded.py"] = "raise ImportError('this torch has no CUDA')\n"
+	o.Files["deepspeed/ops/utils_loaded.py"] = "import os\nassert os.environ.get('DS_ACCELERATOR') == 'cuda', 'no such op'\n"
+	l, files := x.lock(t, "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "+filepath.Base(wheeltest.Packed(t, x.dir, o))+"\n")
+	h, s := host(t, "cpu1", sshtest.Options{})
+	opt := options(t, l, files, []*sshtest.Server{s}, h)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	opt.Files = nil
+	if r := look(t, opt); r.Err() != nil {
+		t.Error(r.Err())
+	}
+}
+
 // Bare nodes get one environment, equal to the last byte; a second run changes and sends nothing.
 func TestBareNodesGetOneEnvironment(t *testing.T) {
 	t.Parallel()

@@ -167,7 +167,7 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 		return errors.New("no DeepSpeed in the environment")
 	}
 	// Without the wheel here, its own build record says which ops it has.
-	m, version := wheel.Manifest{CUDA: inside.TorchCUDA, Ops: inside.DeepSpeed.Ops}, inside.DeepSpeed.Version
+	m, version := inside.DeepSpeed.Manifest(inside.TorchCUDA), inside.DeepSpeed.Version
 	if n.run.opt.Files != nil && n.run.opt.Files.Wheels[ds.SHA256] != nil {
 		w := n.run.opt.Files.Wheels[ds.SHA256]
 		m, version = w.Manifest, w.Version

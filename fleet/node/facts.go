@@ -14,6 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Facts are the result of a probe. Missing parts are zero values and named in Missing.
@@ -173,6 +174,18 @@ type Installed struct {
 	// belong to its module.
 	Altered []string `json:"altered,omitempty"`
 	Build   *Build   `json:"build"` // DeepSpeed's own build record, if any
+	// Stable is set for a wheel over torch's stable ABI, by its build record, and Variants has its variants with device code.
+	Stable   bool            `json:"-"`
+	Variants []wheel.Variant `json:"-"`
+}
+
+// Manifest returns what the build record says of the wheel, for a node whose torch has this CUDA.
+func (i *Installed) Manifest(cuda string) wheel.Manifest {
+	m := wheel.Manifest{CUDA: cuda, Ops: i.Ops}
+	if i.Stable {
+		m.TorchABI, m.Variants = &wheel.TorchABI{Stable: true}, i.Variants
+	}
+	return m
 }
 
 // ID distinguishes installations. Without DeepSpeed it is empty.

@@ -250,12 +250,24 @@ func TestProbeReadsDeepSpeedsBuildRecord(t *testing.T) {
 		},
 		"old":  {"installed_ops={'cpu_adam': True}\n", []string{"cpu_adam"}, nil},
 		"none": {"", []string{}, nil},
+		"of dsbuild's": {
+			"from deepspeed import _stable_abi\n\nversion='0.19.8'\ninstalled_ops={'cpu_adam': 1, 'dc': False, 'fused_adam': 1}\n" +
+				"accelerator_name, installed_ops = _stable_abi.accelerator(installed_ops, ('fused_adam',))\n" +
+				"torch_info=_stable_abi.torch_info({'version': '2.15', 'hip_version': '0.0'}, ('12', '13'))\n",
+			[]string{"cpu_adam", "fused_adam"}, nil,
+		},
 		"code": {"installed_ops=f()\ntorch_info=dict(version='1')\n", []string{}, nil},
 	} {
 		install(t, site, map[string]string{"deepspeed/git_version_info_installed.py": c.text})
 		f := probe(t, local{}, node.ProbeOptions{Python: python})
 		if f.DeepSpeed == nil || !slices.Equal(f.DeepSpeed.Ops, c.ops) || !reflect.DeepEqual(f.DeepSpeed.Build, c.build) {
 			t.Errorf("%s: %+v, build %+v", name, f.DeepSpeed, f.DeepSpeed.Build)
+		}
+		for cuda, lacks := range map[string]bool{"": true, "12.8": false, "13.2": false, "14.0": true} {
+			m, stable := f.DeepSpeed.Manifest(cuda), name == "of dsbuild's"
+			if got := m.OpsFor(cuda); m.TorchABI.IsStable() != stable || len(got) != len(c.ops)-map[bool]int{true: 1}[stable && lacks] {
+				t.Errorf("%s, CUDA %q: %q, %+v", name, cuda, got, m)
+			}
 		}
 	}
 }

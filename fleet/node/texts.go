@@ -43,6 +43,7 @@ func (t texts) fillFacts(f *Facts) {
 	}
 	if d := f.DeepSpeed; d != nil {
 		d.Ops, d.Build = buildRecord(t.Build)
+		d.Stable, d.Variants = stableRecord(t.Build)
 	}
 }
 
@@ -138,6 +139,32 @@ func buildRecord(source string) ([]string, *Build) {
 		Torch: known("version"), CUDA: known("cuda_version"), NCCL: known("nccl_version"),
 		Accelerator: assignedString(source, "accelerator_name"),
 	}
+}
+
+// What pipeline/scripts/variants.py adds to the build record of a wheel over torch's stable ABI: the ops with device code, and
+// their CUDA major versions.
+var (
+	stableOps  = regexp.MustCompile(`(?m)^accelerator_name, installed_ops = _stable_abi\.accelerator\(installed_ops, \(([^)]*)\)\)$`)
+	stableCUDA = regexp.MustCompile(`(?m)^torch_info=_stable_abi\.torch_info\(\{[^}]*\}, (.*)\)$`)
+	quoted     = regexp.MustCompile(`'([^']+)'`)
+)
+
+// stableRecord reports whether a build record belongs to a wheel over the stable ABI, and returns its variants with device code.
+func stableRecord(source string) (stable bool, variants []wheel.Variant) {
+	ops, cuda := stableOps.FindStringSubmatch(source), stableCUDA.FindStringSubmatch(source)
+	if ops == nil || cuda == nil {
+		return false, nil
+	}
+	names := func(text string) (found []string) {
+		for _, m := range quoted.FindAllStringSubmatch(text, -1) {
+			found = append(found, m[1])
+		}
+		return found
+	}
+	for _, major := range names(cuda[1]) {
+		variants = append(variants, wheel.Variant{CUDA: major, Ops: names(ops[1])})
+	}
+	return true, variants
 }
 
 var ncclName = regexp.MustCompile(`^(?:nccl-|libnccl\.so\.)(\d+(?:\.\d+)+)`)

@@ -234,9 +234,16 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 			cuda = "('" + strings.Join(all, "', '") + "')"
 		}
 		record, told, _ := strings.Cut(files["deepspeed/git_version_info_installed.py"], "torch_info=")
+		device := ""
+		for _, op := range opt.Ops {
+			if len(op.SASS) > 0 && !strings.Contains(device, "'"+op.Name+"'") {
+				device += "'" + op.Name + "', "
+			}
+		}
 		files["deepspeed/git_version_info_installed.py"] = "from deepspeed import _stable_abi\n\n" + record +
+			"accelerator_name, installed_ops = _stable_abi.accelerator(installed_ops, (" + device + "))\n" +
 			"torch_info=_stable_abi.torch_info(" + strings.TrimSpace(told) + ", " + cuda + ")\n"
-		files["deepspeed/_stable_abi.py"] = "def expose(module, cuda=''):\n    pass\n\ndef torch_info(built, cuda):\n    return built\n"
+		files["deepspeed/_stable_abi.py"] = "def expose(module, cuda=''):\n    pass\n\ndef accelerator(installed, device):\n    return 'cuda', installed\n\ndef torch_info(built, cuda):\n    return built\n"
 	}
 	for name, text := range opt.Scripts {
 		files["deepspeed-"+version+".data/scripts/"+name] = text
