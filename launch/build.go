@@ -388,6 +388,28 @@ func (b *builder) checkSlurm() {
 		b.addProblem(b.said["requeue"], "omit "+b.said["slurm-form"].name()+" to run one job on all nodes",
 			"%s does not support requeueing: the other jobs cannot find a requeued one", b.workers())
 	}
+	b.checkSignal()
+}
+
+// requeueSignal matches the signals that Slurm sends only for --signal.
+var requeueSignal = regexp.MustCompile(`^(?i:(?:SIG)?USR[12]|10|12)$`)
+
+// checkSignal checks sbatch's --signal.
+func (b *builder) checkSignal() {
+	given := slices.ContainsFunc(b.job.Sbatch, func(option string) bool { return strings.HasPrefix(option, "--signal") })
+	said, requeue := b.said["sbatch"], "--requeue"
+	if said.At.Line > 0 {
+		requeue = "requeue: true"
+	}
+	switch w := b.job.warning(); {
+	case w.Given && w.ToShell && b.job.Requeue && !requeueSignal.MatchString(w.Signal):
+		b.addProblem(said, "use USR1 or USR2", "signal %s cannot requeue the job: Slurm ends jobs by TERM, CONT and KILL, also for scancel", w.Signal)
+	case given && !w.Given:
+		b.addProblem(said, "", "want --signal=SIGNAL@SECONDS, such as --signal=USR1@300")
+	case w.Given && w.ToShell && !b.job.Requeue:
+		b.addProblem(said, "add "+requeue+", or use --signal=SIGNAL@SECONDS without B: for a program that handles the signal",
+			"signal %s would end the batch script: without requeueing, it has no trap", w.Signal)
+	}
 }
 
 // checkNoContainer rejects container flags for a job without containers. A job file

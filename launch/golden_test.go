@@ -76,10 +76,10 @@ func samples() []sample {
 func slurmSamples(train []string) []sample {
 	return []sample{
 		{"slurm-small", Slurm, []string{"preset=small"}, train, ""},
-		{"slurm-medium", Slurm, []string{"preset=medium", "rendezvous=c10d"}, train, ""},
+		{"slurm-medium", Slurm, []string{"preset=medium", "requeue=true", "sbatch=--signal=USR2@120", "rendezvous=c10d"}, train, ""},
 		{"slurm-large", Slurm, []string{"preset=large", "gpus=gpu:h100:8", "constraint=h100&ib", "mem=0", "exclusive=true", "sbatch=--mail-type=END", `sbatch=--comment=the "team's" run #2`, "partition=gpu1", "account=nlp", "qos=long", "nodelist=gpu[01-08]", "time=2-00:00:00", "cpus=64"}, train, ""},
 		{"slurm-single", Slurm, []string{"gpus=8", "partition=gpu1", "nodelist=g1001"}, []string{"main.py"}, ""},
-		{"slurm-all", Slurm, []string{"name=all", "nodes=2", "gpus=8", "setup=source /opt/conda/bin/activate train", "workdir=/work/my code", "python=/opt/my env/bin/python", "env=HF_HOME=/data/hf cache", "env=WANDB_API_KEY", "nccl-debug=info", "port=12345", "max-restarts=1"}, train, ""},
+		{"slurm-all", Slurm, []string{"name=all", "nodes=2", "gpus=8", "requeue=true", "sbatch=--signal=B:SIGUSR2@300", "setup=source /opt/conda/bin/activate train", "workdir=/work/my code", "python=/opt/my env/bin/python", "env=HF_HOME=/data/hf cache", "env=WANDB_API_KEY", "nccl-debug=info", "port=12345", "max-restarts=1"}, train, ""},
 		{"slurm-elastic", Slurm, []string{"nodes=2:4", "gpus=8"}, train, ""},
 		{"slurm-workers", Slurm, []string{"slurm-form=workers", "nodes=4", "gpus=8", "partition=gpu1"}, train, ""},
 		{"slurm-workers-elastic", Slurm, []string{"slurm-form=workers", "nodes=2:4", "gpus=8", "port=12345", "rdzv-id=qwen", "python=/opt/venv/bin/python"}, train, ""},
@@ -87,7 +87,7 @@ func slurmSamples(train []string) []sample {
 		{"slurm-translation", Slurm, []string{"name=translation-train", "nodes=2", "gpus=8", "cpus=10"}, translation(), ""},
 		{"slurm-zero", Slurm, []string{"nodes=2", "zero=2", "precision=bf16", "join-timeout=1800"}, []string{"-m", "pkg.train", "--lr", "1e-5"}, ""},
 		{"slurm-pyxis", Slurm, []string{"nodes=2", "container=pyxis", "image=nvcr.io#nvidia/pytorch:26.01-py3", "mount=/data/my wiki:/data:ro", "requeue=true", "zero=2"}, train, ""},
-		{"slurm-apptainer", Slurm, []string{"nodes=2:4", "container=apptainer", "image=/images/train.sif", "mount=/data:/data:ro", "mount=/scratch:/scratch"}, train, ""},
+		{"slurm-apptainer", Slurm, []string{"nodes=2:4", "requeue=true", "container=apptainer", "image=/images/train.sif", "mount=/data:/data:ro", "mount=/scratch:/scratch"}, train, ""},
 		{"slurm-hostile", Slurm, []string{"nodes=2", "env=A='$(touch owned)'"}, hostile(), ""},
 	}
 }

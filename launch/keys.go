@@ -148,7 +148,7 @@ func Keys() []Key { //nolint:revive // a table, however long
 			Key{Name: "constraint", sbatch: "constraint C", Placeholder: "FEATURES", Help: "Required node features, in Slurm's syntax: h100&ib", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,:&|*()\[\]=-]{1,200}`, "features joined by & or |, such as h100&ib", func(j *Job) *string { return &j.Constraint })},
 			Key{Name: "mem", sbatch: "mem", Placeholder: "SIZE", Help: "Memory per node, such as 200G, or 0 for all memory (default: the cluster's)", Kinds: bySlurm(), set: matchingText(`[0-9]{1,9}[KMGT]?`, "a size such as 200G, or 0", func(j *Job) *string { return &j.Mem })},
 			Key{Name: "exclusive", sbatch: "exclusive", Help: "Do not share the nodes with other jobs", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Exclusive })},
-			Key{Name: "requeue", sbatch: "requeue", Help: "Requeue the job after a preemption or node failure; the program must load its last checkpoint (default: the cluster's setting)", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Requeue })},
+			Key{Name: "requeue", sbatch: "requeue", Help: "Requeue the job after a preemption, a node failure or its time limit; the program must load its last checkpoint (default: the cluster's setting)", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Requeue })},
 			Key{Name: "log", sbatch: "output error e", Placeholder: "FILE", Help: "Output file, with Slurm's %x, %j and %N (default: %x-%j.out)", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_./%+@=:,-]{1,500}`, "a path without spaces and quotes", func(j *Job) *string { return &j.Log })},
 			Key{Name: "sbatch", Placeholder: "OPTION", Help: "Additional sbatch option, such as --sbatch=--mail-type=END; repeatable", Kinds: bySlurm(), kind: list, set: setSbatch},
 		),
@@ -299,6 +299,7 @@ var gpuType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$`)
 func setSbatch(b *builder, s Setting) {
 	b.job.Sbatch = nil
 	form := regexp.MustCompile(`^--[a-z][a-z0-9-]*(=[^\x00-\x1f]{1,500})?$`)
+	seen := map[string]bool{}
 	for _, w := range s.Words {
 		option := Setting{Key: s.Key, Words: []Word{w}, At: s.At}
 		name, value, _ := strings.Cut(w.Text, "=")
@@ -307,6 +308,8 @@ func setSbatch(b *builder, s Setting) {
 		switch {
 		case !form.MatchString(w.Text):
 			b.refuse(option, "", "want a long option with = before its value, such as --mail-type=END")
+		case seen[name]:
+			b.refuse(option, "", "this option is given twice")
 		case !has && strings.ContainsAny(value, ` #'"\`):
 			b.job.Sbatch = append(b.job.Sbatch, name+`="`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value)+`"`)
 		case !has:
@@ -321,6 +324,7 @@ func setSbatch(b *builder, s Setting) {
 			}
 			b.refuse(option, "use "+instead, "this option is set by dsbuild")
 		}
+		seen[name] = true
 	}
 }
 

@@ -197,10 +197,12 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"pyxisMount":   Mount.pyxisMount,
 		"pyxisMounts":  func() string { return strings.Join(lists.Map(v.Mounts, Mount.pyxisMount), ",") },
 		"rdzvConf":     v.rdzvConf,
+		"requeues":     func() bool { return v.Requeue && v.warning().ToShell },
 		"shape":        v.shape,
 		"slurmNodes":   func() string { return strings.ReplaceAll(v.Nodes.String(), ":", "-") },
 		"startWait":    v.startWait,
 		"taken":        v.FromEnv,
+		"warning":      v.warning,
 		"worldSize":    v.WorldSize,
 	}
 }

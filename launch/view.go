@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -67,6 +68,26 @@ func (v view) startWait() string {
 		seconds = 600
 	}
 	return fmt.Sprintf("%s (%d s)", who, cmp.Or(v.JoinTimeout, seconds))
+}
+
+// warning is the signal that Slurm sends before the time limit.
+type warning struct {
+	Signal  string // as a trap writes it
+	ToShell bool   // to the batch script only, not to the program
+	Given   bool   // by the user's --signal
+}
+
+// signalOption matches sbatch's --signal: R: of a reservation, B: to the batch script, both, or neither.
+var signalOption = regexp.MustCompile(`^--signal=(?i:([RB]{1,2}):)?([A-Za-z0-9+-]{1,12})(?:@[0-9]{1,5})?$`)
+
+// warning returns the signal before the time limit: the user's, or the one with which --requeue works.
+func (j *Job) warning() warning {
+	for _, option := range j.Sbatch {
+		if m := signalOption.FindStringSubmatch(option); m != nil {
+			return warning{Signal: m[2], ToShell: strings.ContainsAny(m[1], "Bb"), Given: true}
+		}
+	}
+	return warning{Signal: "USR1", ToShell: true}
 }
 
 // mountsCode reports whether the containers find the program in the directory from which

@@ -205,6 +205,42 @@ func TestElasticVerdict(t *testing.T) {
 	}
 }
 
+// Before the time limit the batch script gets a signal and requeues the job, once; what srun returns stays. Where the user's
+// --signal is for the program, torchrun ignores it.
+func TestTimeLimit(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct {
+		signal, said string
+		code         int
+	}{
+		"slurm-pyxis":         {"USR1", "requeue 100001\n", 3},
+		"slurm-all":           {"USR2", "requeue 100001\n", 3},
+		"jax-slurm-container": {"USR1", "requeue 100001\n", 3},
+		"slurm-apptainer":     {"USR1", "requeue 100001\n", 1},
+		"slurm-medium":        {"", "", 3},
+	} {
+		_, files := sampleNamed(t, name)
+		s := newStage(t, files)
+		script := files[0].Name
+		text, err := os.ReadFile(filepath.Join(s.dir, script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.write(t, script, strings.NewReplacer("source /opt/conda/bin/activate train", "true", "cd -- '/work/my code'", "", "set -euo pipefail", "set -euo pipefail; export BATCH=$$").Replace(string(text)))
+		s.write(t, "bin/scontrol", "#!/bin/bash\n[[ $1 != requeue ]] || echo \"$@\" >>\"$HOME/said\"\n[[ $1 == show ]] && echo n1\n")
+		s.write(t, "bin/srun", "#!/bin/bash\nprintf '%s\\n' \"$@\" >\"$HOME/argv\"\n[[ -z $SIGNAL ]] || kill -$SIGNAL \"$BATCH\"\nsleep 0.2\nexit 3\n")
+		_, log, code := s.run(t, script, "SIGNAL="+want.signal, "WANDB_API_KEY=x")
+		said, _ := os.ReadFile(filepath.Join(s.dir, "said")) //nolint:errcheck // none was said
+		argv, err := os.ReadFile(filepath.Join(s.dir, "argv"))
+		if code != want.code || string(said) != want.said || err != nil {
+			t.Errorf("%s: code %d, %q, %v\n%s", name, code, said, err, log)
+		}
+		if ignores := strings.Contains(string(argv), `trap "" USR2; exec torchrun`); ignores != (want.signal == "") {
+			t.Errorf("%s: %s", name, argv)
+		}
+	}
+}
+
 // The script of many nodes refuses what would only hang, and takes WORLD_SIZE
 // for the number of nodes where nothing else says it.
 func TestTorchrunVariables(t *testing.T) {
