@@ -80,7 +80,7 @@ type warning struct {
 // signalOption matches sbatch's --signal: R: of a reservation, B: to the batch script, both, or neither.
 var signalOption = regexp.MustCompile(`^--signal=(?i:([RB]{1,2}):)?([A-Za-z0-9+-]{1,12})(?:@[0-9]{1,5})?$`)
 
-// warning returns the signal before the time limit: the user's, or the one with which --requeue works.
+// warning returns the signal before the time limit: the user's, or USR1, on which --requeue depends.
 func (j *Job) warning() warning {
 	for _, option := range j.Sbatch {
 		if m := signalOption.FindStringSubmatch(option); m != nil {

@@ -114,6 +114,8 @@ func logsAt(path string) (names []string, err error) {
 var ranked = []*regexp.Regexp{
 	regexp.MustCompile(`/attempt_\d+/(\d+)/[^/]*$`),              // torchrun --log-dir
 	regexp.MustCompile(`(?i)(?:^|[^a-z])rank[-_.]?(\d+)[^/]*$`),  // rank3.log
+	regexp.MustCompile(`/rank[-_.]?(\d+)/[^/]*$`),                // mpirun --output-filename
+	regexp.MustCompile(`(?:^|/)std(?:out|err)[-_.](\d+)[^/]*$`),  // stderr_3.txt
 	regexp.MustCompile(`(?:^|/)slurm-\d+[-_.](\d+)\.[a-z]+$`),    // slurm-%j_%t.out
 	regexp.MustCompile(`(?:^|/)worker-(\d+)\.log$`),              // dsbuild launch --submit
 	regexp.MustCompile(`(?:^|/)[^/]*[-_.](?:task|t)(\d+)\.\w+$`), // NAME-t3.out

@@ -2,6 +2,7 @@ package why
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -114,10 +115,13 @@ func (r *Report) decide(logs []log) {
 		}
 	}
 	if cause.Hit != nil {
+		if cause.Rank < 0 {
+			cause.Rank = rankOfOthers(cause, all)
+		}
 		first := cause.finding()
 		r.Cause = &first
 		if first.Class != Cause {
-			first.Detail = explainTimeouts(watch)
+			first.Detail = cmp.Or(explainTimeouts(watch), explainRoot(logs, cause.Rank), explainSilence(logs))
 		}
 	}
 	seen := map[*Sign]int{} // the index in Followed, from 1
@@ -134,6 +138,50 @@ func (r *Report) decide(logs []log) {
 			seen[p.Sign] = len(r.Followed)
 		}
 	}
+}
+
+// rankOfOthers returns the rank of the other lines with the sign in the log, or -1 if they have several or none.
+func rankOfOthers(cause placed, all []placed) int {
+	rank := -1
+	for _, p := range all {
+		if p.log != cause.log || p.Sign != cause.Sign || p.Hit == cause.Hit {
+			continue
+		}
+		if p.Rank < 0 || rank >= 0 && p.Rank != rank {
+			return -1
+		}
+		rank = p.Rank
+	}
+	return rank
+}
+
+// explainRoot names the first failure of torchrun's list, unless it is the rank of the cause.
+func explainRoot(logs []log, rank int) string {
+	for _, l := range logs {
+		if f := l.scanner.root; f.exit != "" && f.exit != "-15" && f.rank != rank && f.rank >= 0 {
+			return fmt.Sprintf("torchrun's first observed failure is rank %d on %s, exit code %s", f.rank, f.node, f.exit)
+		}
+	}
+	return ""
+}
+
+// explainSilence names the ranks of which no log has a sign.
+func explainSilence(logs []log) string {
+	failed := map[int]bool{}
+	for _, l := range logs {
+		failed[l.scanner.Rank] = failed[l.scanner.Rank] || l.scanner.hits > 0
+	}
+	delete(failed, -1)
+	var silent []string
+	for _, rank := range slices.Sorted(maps.Keys(failed)) {
+		if !failed[rank] {
+			silent = append(silent, strconv.Itoa(rank))
+		}
+	}
+	if len(silent) == 0 {
+		return ""
+	}
+	return "no failure in the logs of rank " + foldRanks(silent)
 }
 
 // clockOffsets returns how far each log's clock is ahead of most others, if the first and the last times of the logs

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"encoding/json"
 	"regexp"
 	"strings"
 
@@ -43,12 +44,20 @@ type Scanner struct {
 	clock    string // the beginning of the newest line with a time
 	clockAt  int    // its line
 	first    moment
-	block    origin // of torchrun's list of failures
-	labels   int    // lines with a number before them, as of srun --label
-	others   int    // lines without one, since the first with one
+	block    failure // of torchrun's list of failures
+	root     failure // the first of them, by its time
+	labels   int     // lines with a number before them, as of srun --label
+	others   int     // lines without one, since the first with one
 	streams  map[origin]*stream
 	watch    map[int]collective
 	hits     int
+}
+
+// failure is a failure in torchrun's list.
+type failure struct {
+	origin
+	exit  string // the exit code; a signal's is negative
+	first bool   // Root Cause
 }
 
 // stream is the part of a log that one process wrote.
@@ -62,17 +71,48 @@ type stream struct {
 	frame   string // in the program's own code
 	raised  *Hit   // the last exception without a known sign
 	known   *Sign  // of the last exception
+	prefix  string // before the traceback, such as a time
+}
+
+// cutPrefix cuts off what is before each line of a traceback: a time, or the name of a process.
+func (st *stream) cutPrefix(line string) string {
+	n := len(st.prefix)
+	if n > 0 && len(line) > n && (line[:n] == st.prefix || hasClock(st.prefix) && hasClock(line[:n])) {
+		return line[n:]
+	}
+	return line
 }
 
 // NewScanner returns a scanner for the log of a rank. rank is -1 if unknown or several.
 func NewScanner(rank int) *Scanner {
-	return &Scanner{Rank: rank, table: readTable(), streams: map[origin]*stream{}, watch: map[int]collective{}}
+	return &Scanner{Rank: rank, table: readTable(), streams: map[origin]*stream{}, watch: map[int]collective{}, block: failure{origin: origin{rank: -1}}}
 }
 
 // Add adds the next line. Of a line with carriage returns, such as a progress bar, each state is read.
+// A line that is a JSON object, such as a container engine's, is read for the text in it.
 func (s *Scanner) Add(line string) {
 	s.line++
-	s.addPart(line)
+	if !strings.HasPrefix(line, `{"`) {
+		s.addPart(line)
+		return
+	}
+	var entry struct{ Log, Message, Msg, Time, Timestamp, TS any }
+	if err := json.Unmarshal([]byte(line), &entry); err != nil {
+		s.addPart(line)
+		return
+	}
+	for _, at := range []any{entry.Time, entry.Timestamp, entry.TS} {
+		if text, ok := at.(string); ok && hasClock(text) {
+			s.addPart(text)
+		}
+	}
+	for _, message := range []any{entry.Log, entry.Message, entry.Msg} {
+		if text, ok := message.(string); ok {
+			for part := range strings.SplitSeq(text, "\n") {
+				s.addPart(part)
+			}
+		}
+	}
 }
 
 func (s *Scanner) addPart(line string) {
@@ -109,7 +149,11 @@ func (s *Scanner) addState(line string) {
 		s.others++
 	}
 	st := s.streamOf(from)
-	sign := s.table.find(rest)
+	rest = st.cutPrefix(rest)
+	var sign *Sign
+	if st.open == 0 || !strings.HasPrefix(rest, "    ") { // in a traceback: not the program's code
+		sign = s.table.find(rest)
+	}
 	s.followTraceback(st, rest, sign)
 	if sign != nil {
 		s.note(st, sign, rest)
@@ -144,9 +188,15 @@ func (s *Scanner) isProgress(line string) bool {
 
 // followTraceback reads the tracebacks of a stream and records their exceptions without a sign.
 func (s *Scanner) followTraceback(st *stream, line string, sign *Sign) {
+	begin := strings.Index(line, "Traceback (most recent call last)")
 	switch {
-	case strings.Contains(line, "Traceback (most recent call last)") || strings.HasPrefix(line, "╰─"):
+	case begin >= 0 || strings.HasPrefix(line, "╰─"):
 		st.open, st.frame = s.line, ""
+		if original := strings.HasPrefix(line, "Original Traceback"); !original && 0 < begin && begin < headLen {
+			st.prefix = line[:begin]
+		} else if original { // of a data loader's worker, below the exception that repeats it
+			st.chain = line
+		}
 		if st.chain == "" {
 			st.raised, st.known = nil, nil
 		}
@@ -224,11 +274,19 @@ func (s *Scanner) note(st *stream, sign *Sign, line string) *Hit {
 	h := st.hits[sign]
 	if h != nil && s.progress-h.progress < survived && (warning || !h.warning) {
 		h.Count++
+		if h.Node == "" && s.line-h.Line <= 3 { // srun names the node of what slurmstepd reports
+			at := origin{rank: h.Rank}
+			at.searchOrigin(line)
+			h.Node = at.node
+		}
+		if sign.Class == End && s.block.first && s.block.rank >= 0 && (h.Rank < 0 || h.labelled) {
+			h.Rank, h.Node, h.labelled = s.block.rank, s.block.node, false // torchrun's list has the rank of its first line
+		}
 		return h
 	}
 	at := st.origin
 	if sign.Class != Cause && s.block.rank >= 0 && strings.HasPrefix(strings.TrimSpace(line), "exitcode") {
-		at = s.block
+		at = s.block.origin
 	}
 	at.searchOrigin(line)
 	if at.rank < 0 {
@@ -242,18 +300,17 @@ func (s *Scanner) note(st *stream, sign *Sign, line string) *Hit {
 }
 
 var (
-	blockLine = regexp.MustCompile(`^\s+(rank|host)\s+: (\S+)`)
+	blockLine = regexp.MustCompile(`^\s+(rank|host|exitcode)\s+: (\S+)`)
 	timedOut  = regexp.MustCompile(`\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)`)
 )
 
 // readBlock reads what helps explain signs: torchrun's list of failures, and the collectives that timed out.
 func (s *Scanner) readBlock(line string) {
+	if strings.HasPrefix(line, "Root Cause (first observed failure)") {
+		s.block = failure{origin: origin{rank: -1}, first: true}
+	}
 	if strings.Contains(line, "  : ") {
-		if m := blockLine.FindStringSubmatch(line); m != nil && m[1] == "host" {
-			s.block = origin{rank: -1, node: m[2]}
-		} else if m != nil {
-			s.block.rank = atoi(m[2])
-		}
+		s.readFailure(blockLine.FindStringSubmatch(line))
 	}
 	if !strings.Contains(line, "Watchdog caught") {
 		return
@@ -262,6 +319,20 @@ func (s *Scanner) readBlock(line string) {
 		if rank := atoi(m[1]); s.watch[rank].op == "" {
 			s.watch[rank] = collective{atoi(m[2]), m[3]}
 		}
+	}
+}
+
+// readFailure reads a line of torchrun's list of failures: the host, the rank and the exit code, in this order.
+func (s *Scanner) readFailure(m []string) {
+	switch {
+	case m == nil:
+	case m[1] == "host":
+		s.block = failure{origin: origin{rank: -1, node: m[2]}, first: s.block.first}
+	case m[1] == "rank":
+		s.block.rank = atoi(m[2])
+	case s.block.first && s.root.exit == "":
+		s.block.exit = m[2]
+		s.root, s.block.first = s.block, false
 	}
 }
 

@@ -138,7 +138,7 @@ func (s *Sign) Advice() string {
 	if s == nil || s.ID == exceptionID || s.Class == Follow {
 		return ""
 	}
-	if s.Prevent == "" || strings.HasPrefix(s.Prevent, "dsbuild launch torchrun") { // is what failed
+	if s.Prevent == "" || strings.HasPrefix(s.Prevent, "dsbuild launch ") && !strings.HasPrefix(s.Prevent, "dsbuild launch lint") { // is what failed
 		return s.Hint
 	}
 	return s.Hint + "; run '" + s.Prevent + "'"

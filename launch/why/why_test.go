@@ -105,6 +105,20 @@ func TestCause(t *testing.T) {
 		"kubectl logs":                    {"[pod/train-worker-1/pytorch] 2026-01-02T10:00:00.123456789Z [rank9]: Traceback (most recent call last):\n[pod/train-worker-1/pytorch] 2026-01-02T10:00:00.2Z [rank9]: KeyError: 'a'\n", "exception:2 rank 9"},
 		"a container's file":              {"2026-01-02T10:00:00.1Z stderr F Traceback (most recent call last):\n2026-01-02T10:00:00.1Z stderr F   File \"/x.py\", line 1, in f\n2026-01-02T10:00:00.1Z stderr F KeyError: 'a'\n", "exception:3"},
 		"torchrun's list of failures":     {"Root Cause (first observed failure):\n[0]:\n  time      : 2025-05-21_15:43:03\n  host      : gpu7\n  rank      : 12 (local_rank: 4)\n  exitcode  : -9 (pid: 14750)\n", "killed:6 rank 12"},
+		"the code of a traceback":         {"Traceback (most recent call last):\n  File \"/home/u/train.py\", line 7, in main\n    raise RendezvousTimeoutError\ntorch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n", "rendezvous:4"},
+		"a data loader's worker":          {trace + "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\nOriginal " + trace + "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)\n", "shared-memory:8"},
+		"an exception of a worker":        {trace + "KeyError: Caught KeyError in DataLoader worker process 1.\nOriginal " + trace + "KeyError: 'text'\n", "exception:8"},
+		"torchrun says the rank later":    {"E1129 12:08:37.355000 11076 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python\nFailures:\n[1]:\n  host      : a\n  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 8)  (SIGTERM)\nRoot Cause (first observed failure):\n[0]:\n  host      : a\n  rank      : 9 (local_rank: 1)\n  exitcode  : -9 (pid: 9)  (SIGKILL)\n", "killed:1 rank 9"},
+		"gloo waits for a rank":           {"[rank0]: " + strings.ReplaceAll(trace, "\n", "\n[rank0]: ") + "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation to complete\n", "watchdog:4 rank 0"},
+		"scancel":                         {"step: 1\nslurmstepd: error: *** JOB 4711 ON gpu01 CANCELLED AT 2026-11-29T12:08:33 ***\n", "slurm-cancelled:2"},
+		"a step that ended":               {trace + "KeyError: 'a'\nslurmstepd: error: *** STEP 4711.0 ON gpu01 CANCELLED AT 2026-11-29T12:08:33 ***\n", "exception:4"},
+		"an assertion of the host":        {"python: x.c:7: f: Assertion `n > 0' failed.\n", ""},
+		"journalctl":                      {"Nov 29 12:08:31 gpu01 train[12]: " + strings.ReplaceAll(strings.TrimSuffix(trace, "\n"), "\n", "\nNov 29 12:08:32 gpu01 train[12]: ") + "\nNov 29 12:08:33 gpu01 train[12]: KeyError: 'a'\n", "exception:4"},
+		"actors of Ray":                   {"(Worker pid=12) " + strings.ReplaceAll(strings.TrimSuffix(trace, "\n"), "\n", "\n(Worker pid=12) ") + "\n(Worker pid=12) MemoryError\n", "host-memory:4"},
+		"an exception group":              {"  | Exception Group Traceback (most recent call last):\n  |   File \"/x.py\", line 3, in f\n  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n  +-+---- 1 ----\n    | Traceback (most recent call last):\n    |   File \"/x.py\", line 9, in g\n    | ValueError: bad shard\n", "exception:7"},
+		"docker's file":                   {`{"log":"[rank1]: Traceback (most recent call last):\n","stream":"stderr","time":"2026-11-29T12:08:31.1Z"}` + "\n" + `{"log":"[rank1]: KeyError: 'a'\n","stream":"stderr","time":"2026-11-29T12:08:31.2Z"}` + "\n", "exception:2 rank 1"},
+		"a message in JSON":               {`{"ts":"2026-11-29T12:08:31Z","level":"error","msg":"failed\nTraceback (most recent call last):\n  File \"/x.py\", line 1, in f\nKeyError: 'a'"}` + "\n", "exception:1"},
+		"broken JSON":                     {`{"a": [` + "\n" + trace + "KeyError: 'a'\n", "exception:5"},
 		"a rich traceback":                {"╭─ Traceback (most recent call last) ─╮\n│ /train.py:3 in main │\n╰──────────╯\nKeyError: 'labels'\n", "exception:4"},
 	} {
 		if got := causeOf(c.log); got != c.want {
@@ -166,6 +180,28 @@ func TestClocksThatDiffer(t *testing.T) {
 		r := read(t, dir)
 		if got := strings.TrimSuffix(filepath.Base(r.Cause.Log), ".out"); got != first || (hour != 10) != (len(r.Notes) == 1) {
 			t.Errorf("%d: %s, %q", hour, got, r.Notes)
+		}
+	}
+}
+
+// If no log says why, the report names the rank that torchrun says failed first, the ranks whose logs say nothing, or the
+// rank that other lines name.
+func TestWhichRank(t *testing.T) {
+	t.Parallel()
+	gone := "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:9\n"
+	for name, c := range map[string]struct {
+		files        map[string]string
+		rank, detail string
+	}{
+		"torchrun's list": {map[string]string{"a.log": gone + "Root Cause (first observed failure):\n[0]:\n  host      : gpu7\n  rank      : 1 (local_rank: 1)\n  exitcode  : 3 (pid: 9) \n"}, "rank 0, ", "torchrun's first observed failure is rank 1 on gpu7, exit code 3"},
+		"silent logs":     {map[string]string{"0/stderr_0.txt": gone, "0/stderr_1.txt": "step\n", "0/stdout_0.txt": "step\n", "rank.2/stderr": ""}, "rank 0, ", "no failure in the logs of rank [1-2]"},
+		"other lines":     {map[string]string{"a.log": "ERROR: Unexpected bus error encountered in worker.\n[rank3]: RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.\n"}, "rank 3, ", ""},
+		"two ranks":       {map[string]string{"a.log": "bus error encountered in worker\n[rank3]: DataLoader worker (pid 9) is killed by signal: Bus error.\n[rank4]: DataLoader worker (pid 9) is killed by signal: Bus error.\n"}, "", ""},
+		"node of srun":    {map[string]string{"a.log": "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\nsrun: error: gpu02: task 3: Out Of Memory\n"}, "gpu02, ", ""},
+	} {
+		r := read(t, write(t, t.TempDir(), c.files))
+		if r.Cause == nil || !strings.HasPrefix(r.Cause.String(), c.rank+"/") || r.Cause.Detail != c.detail {
+			t.Errorf("%s: %+v", name, r.Cause)
 		}
 	}
 }
