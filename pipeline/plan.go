@@ -21,6 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -656,18 +657,19 @@ func (p *Plan) auditFindings(c wheel.Contents, glibc string) []string {
 // PrintSummary writes a human-readable summary of the plan, in about ten lines. builder describes the builder;
 // stored reports a cache hit.
 func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
-	var b strings.Builder
-	p.printTarget(&b)
+	var target [][]string
+	for _, line := range p.target() {
+		target = append(target, []string{line})
+	}
+	if err := ui.Table(w, nil, target); err != nil {
+		return err
+	}
 	tc := p.Toolchain()
-	base := strings.TrimSpace(p.Base.Ref + " " + p.Base.Digest)
-	fmt.Fprintf(&b, "\nbuilder    %s\n", builder)
-	fmt.Fprintf(&b, "base       %s: %s, glibc %s\n", base, tc.Environment.Name, tc.Environment.Glibc)
 	toolchains, packages := string(tc.CUDASource), len(p.Packages)
 	for _, image := range slices.Sorted(maps.Keys(p.Environments)) {
 		toolchains += " and " + string(p.Environments[image].Toolchain.CUDASource)
 		packages += len(p.Environments[image].Packages)
 	}
-	fmt.Fprintf(&b, "toolchain  %s, and %d Python packages\n", toolchains, packages)
 	disk, took := "25 GB", p.duration()
 	if p.Base.Host {
 		disk = "15 GB" // no engine and no image
@@ -675,10 +677,18 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	if stored {
 		took = "about a second (cached)"
 	}
-	fmt.Fprintf(&b, "disk       up to %s for a first build with this toolchain\ntime       %s\n", disk, took)
-	p.printLeftOut(&b)
-	_, err := io.WriteString(w, b.String())
-	return err
+	facts := [][]string{
+		{""},
+		{"builder", builder},
+		{"base", fmt.Sprintf("%s: %s, glibc %s", p.Base.Ref, tc.Environment.Name, tc.Environment.Glibc)},
+		{"toolchain", fmt.Sprintf("%s, and %d Python packages", toolchains, packages)},
+		{"disk", "up to " + disk + " for a first build with this toolchain"},
+		{"time", took},
+	}
+	for _, left := range tc.SkippedOps {
+		facts = append(facts, []string{"skipped", left.Name + ": " + left.Why})
+	}
+	return ui.Table(w, nil, facts)
 }
 
 // duration describes the estimated time of a build.
@@ -697,13 +707,11 @@ func (p *Plan) duration() string {
 
 // line describes the wheel and the time of its build in one line.
 func (p *Plan) line() string {
-	var b strings.Builder
-	p.printTarget(&b)
-	return strings.ReplaceAll(b.String(), "\n", "; ") + "time " + p.duration()
+	return strings.Join(append(p.target(), "time "+p.duration()), "; ")
 }
 
-// printTarget writes the versions, ops and archs of the wheel.
-func (p *Plan) printTarget(w io.Writer) {
+// target returns lines with the versions, ops and archs of the wheel.
+func (p *Plan) target() []string {
 	tc := p.Toolchain()
 	torch, cuda, python := tc.Serves()
 	if tc.ABI == wheel.StableABI {
@@ -713,28 +721,26 @@ func (p *Plan) printTarget(w io.Writer) {
 	if cuda != "" {
 		torch += ", CUDA " + cuda
 	}
-	fmt.Fprintf(w, "DeepSpeed %s for torch %s, Python %s, %s\n", tc.DeepSpeed, torch, python,
-		strings.Join(lists.Map(p.Manifest.CPUs(), func(l wheel.CPULevel) string { return string(l) }), " and "))
-	fmt.Fprintf(w, "ops %s\n", strings.Join(tc.OpNames(false), ", "))
+	lines := []string{
+		fmt.Sprintf("DeepSpeed %s for torch %s, Python %s, %s", tc.DeepSpeed, torch, python,
+			strings.Join(lists.Map(p.Manifest.CPUs(), func(l wheel.CPULevel) string { return string(l) }), " and ")),
+		"ops " + strings.Join(tc.OpNames(false), ", "),
+	}
 	if len(tc.Archs) == 0 {
-		fmt.Fprintln(w, "archs none: no op has device code")
+		lines = append(lines, "archs none: no op has device code")
 	}
 	for _, part := range p.Parts {
-		switch {
-		case !part.HasDeviceCode():
-		case len(p.Environments) == 0:
-			fmt.Fprintf(w, "archs %s\n", wheel.ArchList(part.Archs))
-		default:
-			_, cuda, _ := part.Serves()
-			fmt.Fprintf(w, "archs %s (CUDA %s)\n", wheel.ArchList(part.Archs), cuda)
+		if !part.HasDeviceCode() {
+			continue
 		}
+		line := "archs " + wheel.ArchList(part.Archs)
+		if len(p.Environments) > 0 {
+			_, cuda, _ := part.Serves()
+			line += " (CUDA " + cuda + ")"
+		}
+		lines = append(lines, line)
 	}
-}
-
-func (p *Plan) printLeftOut(w io.Writer) {
-	for _, left := range p.Toolchain().SkippedOps {
-		fmt.Fprintf(w, "skipped    %s: %s\n", left.Name, left.Why)
-	}
+	return lines
 }
 
 // Print writes the complete plan in human-readable form: each step with its image, environment and
@@ -742,7 +748,7 @@ func (p *Plan) printLeftOut(w io.Writer) {
 func (p *Plan) Print(w io.Writer) error {
 	tc := p.Toolchain()
 	var b strings.Builder
-	p.printTarget(&b)
+	b.WriteString(strings.Join(p.target(), "\n") + "\n")
 	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n",
 		strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Environment.Name, tc.Environment.Glibc)
 	fmt.Fprintf(&b, "toolchain  %s\n", tc.CUDASource)
@@ -769,7 +775,9 @@ func (p *Plan) Print(w io.Writer) error {
 			fmt.Fprintf(&b, "             %s  %s\n", one.SHA256, one)
 		}
 	}
-	p.printLeftOut(&b)
+	for _, left := range tc.SkippedOps {
+		fmt.Fprintf(&b, "skipped    %s: %s\n", left.Name, left.Why)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

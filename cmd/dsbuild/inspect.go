@@ -139,22 +139,23 @@ func printContents(w io.Writer, c wheel.Contents) error {
 	if _, err := fmt.Fprintln(w, ui.Clean(c.Name+" "+c.Version)); err != nil {
 		return err
 	}
+	var facts [][]string
 	for _, fact := range [][]string{
-		{"build", c.Build},
-		{"tags", strings.Join(c.Tags, ", ")},
-		{"built for", builtFor(c)},
-		{"ops", strings.Join(c.Ops, ", ")},
-		{"variants", variantsOf(c)},
-		{"machine", machineNeeds(c, f)},
-		{"libraries", strings.Join(systemLibraries(c), ", ")},
-		{"requires", strings.Join(slices.DeleteFunc(slices.Clone(c.Requires), wheel.OnlyWithExtra), ", ")},
+		{"  build", c.Build},
+		{"  tags", strings.Join(c.Tags, ", ")},
+		{"  built for", builtFor(c)},
+		{"  ops", strings.Join(c.Ops, ", ")},
+		{"  variants", variantsOf(c)},
+		{"  machine", machineNeeds(c, f)},
+		{"  libraries", strings.Join(systemLibraries(c), ", ")},
+		{"  requires", strings.Join(slices.DeleteFunc(slices.Clone(c.Requires), wheel.OnlyWithExtra), ", ")},
 	} {
-		if fact[1] == "" {
-			continue
+		if fact[1] != "" {
+			facts = append(facts, fact)
 		}
-		if _, err := fmt.Fprintf(w, "  %-10s %s\n", fact[0], ui.Clean(fact[1])); err != nil {
-			return err
-		}
+	}
+	if err := ui.Table(w, nil, facts); err != nil {
+		return err
 	}
 	if len(c.Extensions) == 0 {
 		text := "  no compiled extensions for Linux"
@@ -165,8 +166,7 @@ func printContents(w io.Writer, c wheel.Contents) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	header := strings.Fields("EXTENSION SIZE SASS PTX CPU GLIBC GLIBCXX CXXABI STRINGS STRIPPED RPATH")
-	if err := ui.Table(w, header, extensionRows(c)); err != nil {
+	if err := ui.Table(w, []string{"EXTENSION", "SIZE", "CPU", "DEVICE CODE", "USES"}, extensionRows(c)); err != nil {
 		return err
 	}
 	unread := map[string][]string{} // paths by the reason: a wheel may have thousands of cubins
@@ -275,19 +275,20 @@ func extensionRows(c wheel.Contents) [][]string {
 		if e.CPU.Dispatch && e.CPU.Max != e.CPU.Requires {
 			cpu += ", up to " + strings.TrimPrefix(string(e.CPU.Max), "x86-64-")
 		}
-		strs, stripped := "-", "no"
+		uses := knownFacts([][2]string{
+			{"glibc ", e.Glibc}, {"GLIBCXX ", e.GLIBCXX}, {"CXXABI ", e.CXXABI}, {"RPATH ", strings.Join(e.RPath, ":")},
+		})
 		if e.CXX11ABI != nil && *e.CXX11ABI {
-			strs = "cxx11"
+			uses = append(uses, "cxx11 strings")
 		} else if e.CXX11ABI != nil {
-			strs = "old"
+			uses = append(uses, "old strings")
 		}
-		if e.Stripped {
-			stripped = "yes"
+		if !e.Stripped {
+			uses = append(uses, "not stripped")
 		}
+		code := knownFacts([][2]string{{"SASS ", strings.Join(e.SASS, " ")}, {"PTX ", strings.Join(e.PTX, " ")}})
 		rows = append(rows, []string{
-			e.Path, ui.Size(e.Size), cmp.Or(strings.Join(e.SASS, " "), "-"), cmp.Or(strings.Join(e.PTX, " "), "-"),
-			cmp.Or(cpu, "-"), cmp.Or(e.Glibc, "-"), cmp.Or(e.GLIBCXX, "-"), cmp.Or(e.CXXABI, "-"),
-			strs, stripped, cmp.Or(strings.Join(e.RPath, ":"), "-"),
+			e.Path, ui.Size(e.Size), cmp.Or(cpu, "-"), cmp.Or(strings.Join(code, ", "), "-"), cmp.Or(strings.Join(uses, ", "), "-"),
 		})
 	}
 	return rows

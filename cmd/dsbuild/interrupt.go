@@ -71,6 +71,14 @@ func withoutBrokenPipe(w io.Writer) io.Writer {
 
 type brokenPipe struct{ io.Writer }
 
+// Fd is the descriptor of the file below, so that tables know its terminal's width.
+func (b brokenPipe) Fd() uintptr {
+	if file, ok := b.Writer.(interface{ Fd() uintptr }); ok {
+		return file.Fd()
+	}
+	return ^uintptr(0) // none
+}
+
 func (b brokenPipe) Write(p []byte) (int, error) {
 	n, err := b.Writer.Write(p)
 	if errors.Is(err, syscall.EPIPE) {

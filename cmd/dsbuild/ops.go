@@ -19,10 +19,10 @@ func newOpsCommand(a *app) *cobra.Command {
 		Short: "List DeepSpeed ops and their requirements",
 		Long: `List DeepSpeed ops and their requirements.
 
-The names are the values of --ops; ops marked * are built by default. CODE is
-"device" for ops with GPU code, to which --arch applies. The table also shows
-the GPU architectures and DeepSpeed versions that support an op, and the
-packages that it needs to compile.
+The names are the values of --ops; ops marked * are built by default. ARCHS are
+the GPU architectures that support an op, or "-" for an op without GPU code, to
+which --arch does not apply. The table also shows the DeepSpeed versions that
+have an op, and what it needs to compile (--json has the versions).
 
 STABLE is how far an op has been tested with torch's stable ABI (--abi):
   ran       computes the same results as the op built for torch's C++ ABI
@@ -47,31 +47,29 @@ func runOps(a *app, asJSON bool) error {
 	}
 	var rows [][]string
 	for _, op := range tables.Ops {
-		name, code := op.Name, "C++"
+		name, archs := op.Name, "-"
 		if slices.Contains(wheel.DefaultOps(), op.Name) {
 			name += " *"
 		}
 		if op.DeviceCode {
-			code = "device"
+			archs = versionRange(op.MinArch, op.MaxArch, "to")
 		}
-		needs := slices.Concat(op.Needs.Python, op.Needs.Toolkit)
-		rows = append(rows, []string{
-			name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "),
-			string(op.StableState()), cmp.Or(strings.Join(needs, ", "), "-"), cmp.Or(op.Kind, "-"),
-		})
+		about := cmp.Or(op.Kind, "-")
+		for _, need := range slices.Concat(op.Needs.Python, op.Needs.Toolkit) {
+			need, _, _ = strings.Cut(need, "==")
+			about += ", with " + need
+		}
+		rows = append(rows, []string{name, archs, versionRange(op.Since, op.Until, "to before"), string(op.StableState()), about})
 	}
-	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "STABLE", "NEEDS", "DESCRIPTION"}, rows)
+	return ui.Table(a.stdout, []string{"OP", "ARCHS", "DEEPSPEED", "STABLE", "DESCRIPTION"}, rows)
 }
 
-// versionRange words a range of which either end can be open.
-func versionRange(from, to, upTo string) string {
+func versionRange(from, to, until string) string {
 	switch {
 	case from == "" && to == "":
 		return "all"
 	case to == "":
-		return from + " or newer"
-	case from == "":
-		return upTo + to
+		return from + "+"
 	}
-	return "from " + from + ", " + upTo + to
+	return strings.TrimSpace(from + " " + until + " " + to)
 }

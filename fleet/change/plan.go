@@ -155,7 +155,7 @@ func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cel
 		if f.Example != "" {
 			f.Text += " (e.g. " + f.Example + ")"
 		}
-		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
+		table = append(table, append([]string{f.Cell}, strings.Split(f.Text, cellSep)...))
 	}
 	const most = 8
 	if rest := len(table) - most; rest > 1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // resolver resolves from an index of the test's, and caches into a folder of the test's.
@@ -260,7 +261,16 @@ func TestCollect(t *testing.T) {
 	}
 	files, c := l.Sets[0].Files, collector(t, x)
 	x.Gets.Store(0) // uv has looked into the files
+	said := ""      // before the first download
+	c.Note = func(format string, args ...any) {
+		if x.Gets.Load() == 0 {
+			said += fmt.Sprintf(format, args...) + "\n"
+		}
+	}
 	paths, err := c.Collect(t.Context(), l, files)
+	if want := "1 file to download, " + ui.Size(files[0].Size) + "\n"; !strings.HasPrefix(said, want) {
+		t.Errorf("before the download: %q, want %q", said, want)
+	}
 	if err != nil || len(paths) != 2 || paths[files[1].SHA256] != local || x.Gets.Load() != 1 {
 		t.Errorf("%v, %v, %d downloads", paths, err, x.Gets.Load())
 	}

@@ -32,11 +32,7 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	var table [][]string
 	for _, row := range rows {
-		folded, whole := ui.FoldWithin(names[row], maxCell)
-		if !whole {
-			folded = strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(names[row])))
-		}
-		cells := append([]string{folded}, strings.Split(row, cellSep)...)
+		cells := append([]string{ui.FoldCell(names[row])}, strings.Split(row, cellSep)...)
 		table = append(table, append(cells, fmt.Sprintf("%.1f", slowest[row])))
 	}
 	last := "STEP"
@@ -171,7 +167,6 @@ const (
 	maxValues = 6   // values of one property
 	maxNotes  = 12  // different notes
 	maxNames  = 60  // characters of folded names for the value that most nodes have
-	maxCell   = 48  // characters of folded names in a table
 	maxNamed  = 200 // characters of folded names in a cause
 	maxCauses = 20
 	maxSaid   = 900 // characters of an error

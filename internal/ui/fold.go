@@ -20,6 +20,7 @@ type Named struct {
 // Folded is a text about several nodes.
 type Folded struct {
 	Names   string // as FoldNames writes them
+	Cell    string // as FoldCell writes them
 	Count   int
 	Text    string
 	Example string // the node with this text, if the texts of the others differ
@@ -42,7 +43,7 @@ func Fold(all []Named) []Folded {
 	}
 	folded := make([]Folded, 0, len(first))
 	for _, n := range first {
-		f := Folded{Names: FoldNames(names[n.Cause]), Count: len(names[n.Cause]), Text: n.Text}
+		f := Folded{Names: FoldNames(names[n.Cause]), Cell: FoldCell(names[n.Cause]), Count: len(names[n.Cause]), Text: n.Text}
 		if differ[n.Cause] {
 			f.Example = n.Name
 		}
@@ -98,6 +99,21 @@ func FoldWithin(names []string, width int) (folded string, whole bool) {
 	}
 	return folded[:cut] + ",…", false
 }
+
+// FoldCell folds names for the cell of a table, and adds their number if not all fit.
+func FoldCell(names []string) string {
+	folded, whole := FoldWithin(names, maxCell)
+	switch {
+	case whole || len(names) == 1:
+		return FoldNames(names)
+	case folded == "":
+		folded = names[0] + ",…"
+	}
+	return fmt.Sprintf("%s (%d)", folded, len(names))
+}
+
+// maxCell is the maximum length of several folded names in a table, in bytes.
+const maxCell = 48
 
 // lastOutside returns the index of a text's last comma outside brackets, or -1.
 func lastOutside(text string) int {

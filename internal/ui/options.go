@@ -49,24 +49,39 @@ const (
 func FromEnvironment(w io.Writer) Options {
 	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG"))) // the order of POSIX
 	opts := Options{ASCII: !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")}
-	file, ok := w.(interface{ Fd() uintptr })
-	if !ok {
-		return opts
-	}
-	fd := int(file.Fd())
-	if !term.IsTerminal(fd) || os.Getenv("TERM") == "dumb" || !understandsEscapes(fd) {
+	fd, ok := terminalOf(w)
+	if !ok || os.Getenv("TERM") == "dumb" || !understandsEscapes(fd) {
 		return opts
 	}
 	opts.Terminal = true
 	opts.Color = os.Getenv("NO_COLOR") == ""
 	opts.Size = func() (int, int) {
-		width, height, err := term.GetSize(fd)
-		if err != nil || width <= 0 || height <= 0 {
+		width, height, ok := terminalSize(w)
+		if !ok {
 			return defaultSize()
 		}
 		return width, height
 	}
 	return opts
+}
+
+// terminalOf returns the descriptor of the terminal that w writes to.
+func terminalOf(w io.Writer) (fd int, ok bool) {
+	file, ok := w.(interface{ Fd() uintptr })
+	if !ok {
+		return -1, false
+	}
+	fd = int(file.Fd())
+	return fd, term.IsTerminal(fd)
+}
+
+func terminalSize(w io.Writer) (width, height int, ok bool) {
+	fd, ok := terminalOf(w)
+	if !ok {
+		return 0, 0, false
+	}
+	width, height, err := term.GetSize(fd)
+	return width, height, err == nil && width > 0 && height > 0
 }
 
 func defaultSize() (width, height int) { return 80, 24 }

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"unicode/utf16"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // JSON writes v as one indented JSON document, for --json. Characters that control a terminal or hide text are escaped.
@@ -44,25 +42,6 @@ func (e escaping) Write(b []byte) (int, error) {
 }
 
 func isHidden(r rune) bool { return r != '\n' && isControl(r) }
-
-// Table writes rows below a header, in aligned columns.
-func Table(w io.Writer, header []string, rows [][]string) error {
-	var out strings.Builder
-	tabs := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{header}, rows...) {
-		cells := lists.Map(row, cleanLine)
-		fmt.Fprintln(tabs, strings.Join(cells, "\t"))
-	}
-	if err := tabs.Flush(); err != nil {
-		return err
-	}
-	for line := range strings.Lines(out.String()) {
-		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // PrintError writes the last lines of a failed command: the message and, if the error
 // carries one, the hint. Errors joined together are printed one by one.

@@ -97,7 +97,7 @@ func TestFold(t *testing.T) {
 		{Name: "gpu3", Text: "ok"},
 		{Name: "gpu4", Text: "ok"},
 	})
-	want := []ui.Folded{{Names: "gpu[1,3-4]", Count: 3, Text: "ok"}, {Names: "gpu2", Count: 1, Text: "no gcc"}}
+	want := []ui.Folded{{Names: "gpu[1,3-4]", Cell: "gpu[1,3-4]", Count: 3, Text: "ok"}, {Names: "gpu2", Cell: "gpu2", Count: 1, Text: "no gcc"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -113,12 +113,27 @@ func TestFoldByCause(t *testing.T) {
 	all = append(all, ui.Named{Name: "cpu1", Text: "no pip"}, ui.Named{Name: "cpu2", Text: "no pip", Cause: "no pip"}, ui.Named{Name: "cpu3", Text: "no connection to 10.0.0.0:22"})
 	got := ui.Fold(all)
 	want := []ui.Folded{
-		{Names: "gpu[000-799]", Count: 800, Text: "no connection to 10.0.0.0:22", Example: "gpu000"},
-		{Names: "cpu[1-2]", Count: 2, Text: "no pip"},
-		{Names: "cpu3", Count: 1, Text: "no connection to 10.0.0.0:22"},
+		{Names: "gpu[000-799]", Cell: "gpu[000-799]", Count: 800, Text: "no connection to 10.0.0.0:22", Example: "gpu000"},
+		{Names: "cpu[1-2]", Cell: "cpu[1-2]", Count: 2, Text: "no pip"},
+		{Names: "cpu3", Cell: "cpu3", Count: 1, Text: "no connection to 10.0.0.0:22"},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestFoldCell(t *testing.T) {
+	t.Parallel()
+	host := strings.Repeat("gpu.", 15)
+	for names, want := range map[string]string{
+		"gpu1 gpu2":              "gpu[1-2]",
+		host + "a":               host + "a",
+		host + "a " + host + "b": host + "a,… (2)",
+		"a2 a4 a6 a8 a10 a12 a14 a16 a18 a20 a22 a24 a26 a28 a30 a32 a34 a36": "a[2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,…] (18)",
+	} {
+		if got := ui.FoldCell(strings.Fields(names)); got != want {
+			t.Errorf("%s: %s, want %s", names, got, want)
+		}
 	}
 }
 
@@ -131,22 +146,6 @@ func TestFoldWithin(t *testing.T) {
 		}
 	}
 }
-
-func TestTable(t *testing.T) {
-	var out bytes.Buffer
-	err := ui.Table(&out, []string{"NAME", "GPU"}, [][]string{{"gpu01", "A100"}, {"n", "\x1b[31mH\t100"}, {"ünï", ""}})
-	want := "NAME   GPU\ngpu01  A100\nn      H 100\nünï\n"
-	if err != nil || out.String() != want {
-		t.Errorf("error %v, got:\n%s\nwant:\n%s", err, out.String(), want)
-	}
-	if ui.Table(failingWriter{}, []string{"A"}, nil) == nil {
-		t.Error("a failed write went unnoticed")
-	}
-}
-
-type failingWriter struct{}
-
-func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer

@@ -116,11 +116,7 @@ func (r *Report) tableRows() [][]string {
 	}
 	var table [][]string
 	for _, o := range rows {
-		folded, whole := ui.FoldWithin(o.names, 48)
-		if !whole {
-			folded = strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(o.names)))
-		}
-		table = append(table, append(append([]string{folded}, o.cells...), fmt.Sprintf("%.1f", o.slow)))
+		table = append(table, append(append([]string{ui.FoldCell(o.names)}, o.cells...), fmt.Sprintf("%.1f", o.slow)))
 	}
 	return table
 }

@@ -1,0 +1,234 @@
+package ui
+
+import (
+	"cmp"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rivo/uniseg"
+
+	"github.com/dsbuild/dsbuild/internal/lists"
+)
+
+// Table writes rows below a header, in aligned columns. Without a header, the first cells are titles. A table that is wider than the terminal is
+// made narrower: its widest texts wrap, a long first cell gets a line of its own, and at last every cell. No word is cut,
+// because it may be a name or a number to copy. Without a terminal, the width is $COLUMNS, or 80.
+func Table(w io.Writer, header []string, rows [][]string) error {
+	all := make([][]string, 0, len(rows)+1)
+	if header != nil {
+		all = append(all, header)
+	}
+	for _, row := range rows {
+		all = append(all, lists.Map(row, cleanLine))
+	}
+	var out strings.Builder
+	if len(all) > 0 {
+		writeTable(&out, all, tableWidth(w), header == nil)
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// tableWidth returns the number of columns that a table on w may have.
+func tableWidth(w io.Writer) int {
+	if width, _, ok := terminalSize(w); ok {
+		return width
+	}
+	width, _ := strconv.Atoi(os.Getenv("COLUMNS"))
+	standard, _ := defaultSize()
+	return cmp.Or(max(width, 0), standard)
+}
+
+const (
+	columnGap = 2
+	wrapped   = 2  // the indentation of a first cell's further lines
+	readable  = 24 // the least columns for a text that wraps, if there is room
+)
+
+// grid is a table with the width of each column.
+type grid struct {
+	rows   [][]string
+	widths []int
+	total  int // columns of the whole table
+	narrowing
+}
+
+// narrowing is a way to make a table narrower.
+type narrowing struct {
+	least    int  // columns for a text that wraps
+	ownLine  bool // a first cell that is longer than its column has a line of its own
+	atCommas bool // texts wrap after commas, too
+}
+
+// writeTable writes a table that fits into width, if no single word is longer. Titles begin the rows of a table without a header.
+func writeTable(out *strings.Builder, rows [][]string, width int, titles bool) {
+	ways := []narrowing{{least: readable}, {}}
+	if !titles {
+		ways = append(ways, narrowing{least: readable, ownLine: true}, narrowing{ownLine: true}, narrowing{ownLine: true, atCommas: true})
+	}
+	var g *grid
+	for _, way := range ways {
+		if g = newGrid(rows, width, way); g.total <= width {
+			break
+		}
+	}
+	if g.total <= width || titles {
+		g.write(out)
+		return
+	}
+	for _, row := range rows[1:] { // a line for each cell
+		var cells [][]string
+		for i, cell := range row[1:] {
+			cells = append(cells, []string{"  " + rows[0][i+1], cell})
+		}
+		writeTable(out, [][]string{{row[0]}}, width, true)
+		writeTable(out, cells, width, true)
+	}
+}
+
+// newGrid sets the width of the columns. It is the least one if the table is wider than width.
+func newGrid(rows [][]string, width int, way narrowing) *grid {
+	g := &grid{rows: rows, narrowing: way}
+	least := g.measure()
+	if g.ownLine {
+		g.widths[0] = g.lead(width - sum(least) + least[0])
+		least[0] = g.widths[0]
+	}
+	for at := 0; at >= 0 && sum(g.widths) > width; {
+		at = -1 // the widest column that can be narrower
+		for i, wide := range g.widths {
+			if wide > least[i] && (at < 0 || wide > g.widths[at]) {
+				at = i
+			}
+		}
+		if at >= 0 {
+			g.widths[at]--
+		}
+	}
+	g.total = sum(g.widths)
+	if last := len(g.widths) - 1; g.total > width { // a long word in the last column does not move others
+		g.widths[last] = max(g.widths[last]-(g.total-width), min(g.widths[last], readable))
+	}
+	return g
+}
+
+// measure sets the width of each column to that of its longest cell, and returns the least widths, of the longest words.
+func (g *grid) measure() []int {
+	var least []int
+	for _, row := range g.rows {
+		for i, cell := range row {
+			if i == len(g.widths) {
+				g.widths, least = append(g.widths, 0), append(least, 0)
+			}
+			full := uniseg.StringWidth(cell)
+			g.widths[i], least[i] = max(g.widths[i], full), max(least[i], min(full, g.least))
+			for n, piece := range pieces(cell, g.atCommas) {
+				need := uniseg.StringWidth(strings.TrimSuffix(piece, " "))
+				if i == 0 && n > 0 {
+					need += wrapped
+				}
+				least[i] = max(least[i], need)
+			}
+		}
+	}
+	return least
+}
+
+// sum is the width of a table.
+func sum(widths []int) int {
+	all := -columnGap
+	for _, w := range widths {
+		all += w + columnGap
+	}
+	return all
+}
+
+// lead returns the width of the first column, if longer cells have a line of their own.
+func (g *grid) lead(room int) int {
+	width := wrapped - columnGap
+	for _, row := range g.rows {
+		if full := uniseg.StringWidth(row[0]); full <= room {
+			width = max(width, full)
+		}
+	}
+	return width
+}
+
+func (g *grid) write(out *strings.Builder) {
+	full := max(g.total, readable)
+	for _, row := range g.rows {
+		cells := make([][]string, len(row))
+		for i, cell := range row {
+			cells[i] = wrap(cell, g.widths[i], 0)
+		}
+		if g.ownLine && uniseg.StringWidth(row[0]) > g.widths[0] {
+			for _, line := range wrap(row[0], full, wrapped) {
+				out.WriteString(line + "\n")
+			}
+			cells[0] = nil
+		} else {
+			cells[0] = wrap(row[0], g.widths[0], wrapped)
+		}
+		g.writeLines(out, cells)
+	}
+}
+
+// writeLines writes the lines of a row's cells.
+func (g *grid) writeLines(out *strings.Builder, cells [][]string) {
+	lines := 0
+	for _, cell := range cells {
+		lines = max(lines, len(cell))
+	}
+	for n := range lines {
+		var line strings.Builder
+		for i, cell := range cells {
+			text := ""
+			if n < len(cell) {
+				text = cell[n]
+			}
+			line.WriteString(text + strings.Repeat(" ", max(0, g.widths[i]-uniseg.StringWidth(text))+columnGap))
+		}
+		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}
+
+// wrap splits a text into lines of at most width columns, or one word. All but the first are indented.
+func wrap(text string, width, indent int) []string {
+	if uniseg.StringWidth(text) <= width {
+		return []string{text}
+	}
+	long := func(piece string) bool { return uniseg.StringWidth(strings.TrimSuffix(piece, " "))+indent > width }
+	parts := strings.SplitAfter(text, ", ") // an item of a list stays on one line
+	for _, atCommas := range []bool{false, true} {
+		if slices.ContainsFunc(parts, long) {
+			parts = pieces(text, atCommas)
+		}
+	}
+	var lines []string
+	line := ""
+	for _, part := range parts {
+		if next := line + part; strings.TrimSpace(line) == "" || uniseg.StringWidth(strings.TrimSuffix(next, " ")) <= width {
+			line = next
+			continue
+		}
+		lines = append(lines, strings.TrimRight(line, " "))
+		line = strings.Repeat(" ", indent) + part
+	}
+	return append(lines, strings.TrimRight(line, " "))
+}
+
+// pieces splits a text where it may wrap.
+func pieces(text string, atCommas bool) []string {
+	words := strings.SplitAfter(text, " ")
+	if !atCommas {
+		return words
+	}
+	var shorter []string
+	for _, word := range words {
+		shorter = append(shorter, strings.SplitAfter(word, ",")...)
+	}
+	return shorter
+}
