@@ -230,7 +230,7 @@ func (n Node) cells(verified bool) []string {
 	}
 	switch {
 	case n.After != nil:
-		deepspeed = n.After.Build()
+		deepspeed = strings.Replace(n.After.Build(), "(sha256 ", "(", 1) // the table fits into 80 columns
 	case n.StateUnknown:
 		deepspeed = "?"
 	}

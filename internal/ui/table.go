@@ -14,7 +14,7 @@ import (
 )
 
 // Table writes rows below a header, in aligned columns. Without a header, the first cells are titles. A table that is wider than the terminal is
-// made narrower: its widest texts wrap, a long first cell gets a line of its own, and at last every cell. No word is cut,
+// made narrower: its widest texts wrap, a long first cell gets its own line, and at last every cell does. No word is cut,
 // because it may be a name or a number to copy. Without a terminal, the width is $COLUMNS, or 80.
 func Table(w io.Writer, header []string, rows [][]string) error {
 	all := make([][]string, 0, len(rows)+1)
@@ -59,8 +59,9 @@ type grid struct {
 // narrowing is a way to make a table narrower.
 type narrowing struct {
 	least    int  // columns for a text that wraps
-	ownLine  bool // a first cell that is longer than its column has a line of its own
+	ownLine  bool // a first cell that is longer than its column has its own line
 	atCommas bool // texts wrap after commas, too
+	longEnd  bool // words of the last column may be too long, which moves no other column
 }
 
 // writeTable writes a table that fits into width, if no single word is longer. Titles begin the rows of a table without a header.
@@ -69,6 +70,7 @@ func writeTable(out *strings.Builder, rows [][]string, width int, titles bool) {
 	if !titles {
 		ways = append(ways, narrowing{least: readable, ownLine: true}, narrowing{ownLine: true}, narrowing{ownLine: true, atCommas: true})
 	}
+	ways = append(ways, narrowing{longEnd: true})
 	var g *grid
 	for _, way := range ways {
 		if g = newGrid(rows, width, way); g.total <= width {
@@ -80,12 +82,16 @@ func writeTable(out *strings.Builder, rows [][]string, width int, titles bool) {
 		return
 	}
 	for _, row := range rows[1:] { // a line for each cell
+		writeTable(out, [][]string{{row[0]}}, width, true)
 		var cells [][]string
 		for i, cell := range row[1:] {
-			cells = append(cells, []string{"  " + rows[0][i+1], cell})
+			if cell != "-" {
+				cells = append(cells, []string{"  " + rows[0][i+1], cell})
+			}
 		}
-		writeTable(out, [][]string{{row[0]}}, width, true)
-		writeTable(out, cells, width, true)
+		if len(cells) > 0 {
+			writeTable(out, cells, width, true)
+		}
 	}
 }
 
@@ -93,6 +99,9 @@ func writeTable(out *strings.Builder, rows [][]string, width int, titles bool) {
 func newGrid(rows [][]string, width int, way narrowing) *grid {
 	g := &grid{rows: rows, narrowing: way}
 	least := g.measure()
+	if last := len(least) - 1; g.longEnd {
+		least[last] = min(least[last], readable)
+	}
 	if g.ownLine {
 		g.widths[0] = g.lead(width - sum(least) + least[0])
 		least[0] = g.widths[0]
@@ -109,13 +118,10 @@ func newGrid(rows [][]string, width int, way narrowing) *grid {
 		}
 	}
 	g.total = sum(g.widths)
-	if last := len(g.widths) - 1; g.total > width { // a long word in the last column does not move others
-		g.widths[last] = max(g.widths[last]-(g.total-width), min(g.widths[last], readable))
-	}
 	return g
 }
 
-// measure sets the width of each column to that of its longest cell, and returns the least widths, of the longest words.
+// measure makes each column as wide as its longest cell, and returns the least widths, of the longest words.
 func (g *grid) measure() []int {
 	var least []int
 	for _, row := range g.rows {
@@ -146,7 +152,7 @@ func sum(widths []int) int {
 	return all
 }
 
-// lead returns the width of the first column, if longer cells have a line of their own.
+// lead returns the width of the first column, if each longer cell has its own line.
 func (g *grid) lead(room int) int {
 	width := wrapped - columnGap
 	for _, row := range g.rows {

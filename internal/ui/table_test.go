@@ -13,6 +13,7 @@ import (
 )
 
 func TestTable(t *testing.T) {
+	t.Setenv("COLUMNS", "")
 	host := strings.Repeat("gpu-with-a-long-name.", 3) + "example.org"
 	version := "0.19.8+torch2.15.cu132.sm80.sm90.v3 (sha256 da3dd8de61d5)"
 	reason := "torch 2.4.1 is older than 2.10, CUDA 12.1, and the disk has 1.2 GiB of the 3.4 GiB that are needed"
@@ -44,6 +45,10 @@ func TestTable(t *testing.T) {
 			header: []string{"NODES", "STATUS", "DEEPSPEED", "TORCH", "CUDA", "PYTHON", "SECONDS"},
 			rows:   [][]string{{host, "unreachable", version, "2.15.0+cu132", "13.2", "3.11.2", "1234.5"}, {host + "x", "ok", "-", "-", "-", "-", "0.1"}},
 		},
+		"a long file name at the end": {
+			[]string{"CHECK", "AGAINST"}, [][]string{{"sidecar manifest", strings.Repeat("d", 90)}, {"RECORD", "every file's hash"}},
+			"CHECK             AGAINST\nsidecar manifest  " + strings.Repeat("d", 90) + "\nRECORD            every file's hash\n",
+		},
 		"wide letters": {header: []string{"名前", "WHY"}, rows: [][]string{{"節点", strings.Repeat("日本語 ", 30)}}},
 		"many groups": {
 			header: []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"},
@@ -59,7 +64,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: got:\n%s\nwant:\n%s", name, out.String(), c.want)
 		}
 		for line := range strings.Lines(out.String()) {
-			if wide := uniseg.StringWidth(strings.TrimSuffix(line, "\n")); wide > 80 && len(strings.Fields(line)) > 2 {
+			if wide := uniseg.StringWidth(strings.TrimSuffix(line, "\n")); wide > 80 && !strings.Contains(line, strings.Repeat("d", 90)) && len(strings.Fields(line)) > 2 {
 				t.Errorf("%s: %d columns: %s", name, wide, line)
 			}
 			if strings.HasSuffix(line, " \n") {
@@ -72,7 +77,7 @@ func TestTable(t *testing.T) {
 		}
 		for _, cell := range slices.Concat(c.rows...) {
 			for _, word := range strings.FieldsFunc(ui.Clean(cell), separates) {
-				if !words[word] && c.want == "" {
+				if !words[word] && word != "-" && c.want == "" {
 					t.Errorf("%s: no %q in\n%s", name, word, out.String())
 				}
 			}
