@@ -1,8 +1,8 @@
 """Build the stand-ins for CUDA's libraries: build.py SITE-PACKAGES FOLDER.
 
-SITE-PACKAGES holds torch for CUDA 13 and NVIDIA's packages for it, which provide the headers. Each
+SITE-PACKAGES holds torch and NVIDIA's packages for its CUDA, which provide the headers. Each
 function that a library exports and a stand-in lacks becomes a stub that prints its name and fails.
-FOLDER gets libcudart.so.13, libcublas.so.13, libcurand.so.10 and libcuda.so.1."""
+FOLDER gets libcudart.so, libcublas.so and libcurand.so with the number of NVIDIA's libraries, and libcuda.so.1."""
 
 import pathlib
 import re
@@ -18,15 +18,14 @@ FLAGS = [
     "-Werror",
     "-Wno-builtin-declaration-mismatch",
     "-Wno-unused-value",
-    "-shared",
     "-fPIC",
     "-fvisibility=hidden",
 ]
 
 
-def exported(library):
-    """Return the functions that a library exports."""
-    lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout.splitlines()
+def exported(library, *options):
+    """Return the functions that a library exports, or that an object defines."""
+    lines = subprocess.run(["nm", *options, "--defined-only", library], capture_output=True, text=True, check=True).stdout.splitlines()
     return {words[2].split("@")[0] for words in map(str.split, lines) if words[1] in "TW"} - {"_init", "_fini"}
 
 
@@ -40,11 +39,12 @@ def wanted_of_driver(site):
 
 def build(folder, source, soname, functions, missing, *, include=(), links=()):
     """Compile a stand-in, with stubs for the functions that its source lacks."""
-    text = (HERE / source).read_text()
-    have = set(re.findall(r"^EXPORT [^;{]*?\b(\w+)\(", text, re.MULTILINE))
+    compiled = folder / f"{source}.o"
+    subprocess.run(["gcc", *FLAGS, *(f"-I{i}" for i in include), "-c", HERE / source, "-o", compiled], check=True)
     stubs = folder / f"stubs_{source}"
     lines = [
-        f'__attribute__((visibility("default"))) int {name}(void) {{ return {missing}("{name}"); }}' for name in sorted(functions - have)
+        f'__attribute__((visibility("default"))) int {name}(void) {{ return {missing}("{name}"); }}'
+        for name in sorted(functions - exported(compiled))
     ]
     stubs.write_text(f"int {missing}(const char *);\n" + "\n".join(lines) + "\n")
     # torch asks for symbols of a version that is the library's soname.
@@ -52,32 +52,20 @@ def build(folder, source, soname, functions, missing, *, include=(), links=()):
     exports.write_text(f"{soname} {{ global: cu*; __cuda*; fakecuda_*; local: *; }};\n")
     version = [] if soname == "libcuda.so.1" else [f"-Wl,--version-script={exports}"]
     subprocess.run(
-        [
-            "gcc",
-            *FLAGS,
-            *(f"-I{i}" for i in include),
-            f"-Wl,-soname,{soname}",
-            *version,
-            HERE / source,
-            stubs,
-            "-o",
-            folder / soname,
-            *links,
-            "-lpthread",
-        ],
+        ["gcc", *FLAGS, "-shared", f"-Wl,-soname,{soname}", *version, compiled, stubs, "-o", folder / soname, *links, "-lpthread"],
         check=True,
     )
 
 
 def main(site, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    cuda = site / "nvidia/cu13"
-    runtime = folder / "libcudart.so.13"
-    build(folder, "cudart.c", "libcudart.so.13", exported(cuda / "lib/libcudart.so.13"), "runtime_missing", include=[cuda / "include"])
-    for name, library in ("cublas", "libcublas.so.13"), ("curand", "libcurand.so.10"):
-        symbols = exported(cuda / "lib" / library)
-        build(folder, f"{name}.c", library, symbols, f"{name}_missing", include=[cuda / "include"], links=[runtime])
-    build(folder, "cuda.c", "libcuda.so.1", wanted_of_driver(site), "cuda_missing", links=[runtime])
+    include = sorted(site.glob("nvidia/*/include"))
+    links = []
+    for name, missing in ("cudart", "runtime_missing"), ("cublas", "cublas_missing"), ("curand", "curand_missing"):
+        (library,) = site.glob(f"nvidia/*/lib/lib{name}.so.*")
+        build(folder, f"{name}.c", library.name, exported(library, "-D"), missing, include=include, links=links)
+        links = links or [folder / library.name]  # the others call the runtime
+    build(folder, "cuda.c", "libcuda.so.1", wanted_of_driver(site), "cuda_missing", links=links)
 
 
 if __name__ == "__main__":

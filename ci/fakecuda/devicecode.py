@@ -1,7 +1,7 @@
 """Device code of ops, read from the cubins in their libraries.
 
     devicecode.py kernels LIBRARY …   a line for each kernel: mangled name, registers, size of each parameter in bytes
-    devicecode.py compare A B [sm_80] compares the ops of two unpacked wheels, kernel by kernel; JSON. Of one arch: without PTX
+    devicecode.py compare A B cu13   compares the ops of two unpacked wheels for a CUDA, kernel by kernel; JSON
 
 Two kernels are the same if everything that a launch depends on is the same to the last bit: code,
 relocations, constant banks, attributes (.nv.info), registers, barriers, the ELF file's flags. PTX is compared as
@@ -183,33 +183,32 @@ def print_kernels(libraries):
         print(name, *rows[name])
 
 
-def ops_of(wheel):
-    """Return the libraries of an unpacked wheel by op.
+def ops_of(wheel, cuda):
+    """Return the libraries of an unpacked wheel by op. An op with a library for each of two CUDAs has the one for cuda.
 
-    lib/fused_adam_op.so and fused_adam_op.cpython-311-….so are the same op."""
+    libfused_adam_op.cu13.so, libfused_adam_op.so and fused_adam_op.cpython-311-….so are the same op."""
     found = {}
     for path in pathlib.Path(wheel).glob("deepspeed/**/*.so"):
-        # DeepSpeed writes deepspeed.inference.v2.kernels and inference_core_ops without a dot between them.
-        found[path.name.split(".")[0].removeprefix("lib").removeprefix("kernels").removesuffix("_op")] = path
+        name, variant = path.name.split(".")[:2]
+        if not variant.startswith("cu") or variant == cuda:
+            # DeepSpeed writes deepspeed.inference.v2.kernels and inference_core_ops without a dot between them.
+            found[name.removeprefix("lib").removeprefix("kernels").removesuffix("_op")] = path
     return found
 
 
-def gathered(library, only):
-    """Return a library's kernels by arch and name, variables and PTX, for all archs or only one."""
+def gathered(library):
+    """Return a library's kernels by arch and name, variables and PTX."""
     kernels, variables = collections.defaultdict(list), collections.Counter()
     for arch, cubin in cubins(library):
-        if only and arch != only:
-            continue
         for name in cubin.kernel_names():
             kernels[arch, without_run(name)].append(cubin.kernel(name))
         variables.update((arch, name, repr(value)) for name, value in cubin.variables())
-    ptx = [] if only else sorted(without_run(data.decode()) for _, data in extracted(library, "ptx"))
-    return kernels, variables, ptx
+    return kernels, variables, sorted(without_run(data.decode()) for _, data in extracted(library, "ptx"))
 
 
-def compare_op(first, second, only):
+def compare_op(first, second):
     """Return statistics of two builds of an op, and a description of each difference."""
-    (a, a_variables, a_ptx), (b, b_variables, b_ptx) = gathered(first, only), gathered(second, only)
+    (a, a_variables, a_ptx), (b, b_variables, b_ptx) = gathered(first), gathered(second)
     same, size, digest, differences = 0, 0, hashlib.sha256(), []
     for arch, name in sorted(a.keys() | b.keys()):
         ours, theirs = a.get((arch, name), []), b.get((arch, name), [])
@@ -236,10 +235,10 @@ def compare_op(first, second, only):
     }
 
 
-def compare(first, second, only=None):
-    a, b = ops_of(first), ops_of(second)
+def compare(first, second, cuda):
+    a, b = ops_of(first, cuda), ops_of(second, cuda)
     return {
-        op: compare_op(a[op], b[op], only) if op in a and op in b else {"differences": ["is in one wheel alone"]}
+        op: compare_op(a[op], b[op]) if op in a and op in b else {"differences": ["is in one wheel alone"]}
         for op in sorted(a.keys() | b.keys())
     }
 

@@ -9,17 +9,33 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
-// The release of torch that the wheels are built with, and its Python.
-const (
-	builtWith = "2.15.0"
-	pythonOf  = "3.11"
-)
+// pythonOf is the Python of the environments.
+const pythonOf = "3.11"
+
+// A side is what is compared under one major of CUDA.
+type side struct {
+	cuda  string // as the wheel's libraries name it
+	torch string // whose wheel over the C++ interface is compared
+	// other is another torch that the wheel of the stable ABI serves, too.
+	other string
+	// packages are NVIDIA's headers that torch does not require.
+	packages []string
+}
+
+func cuda13() side {
+	return side{"cu13", "2.15.0", "2.11.0", []string{"nvidia-curand", "nvidia-cuda-cccl==13.2.86", "nvidia-cuda-crt==13.2.86"}}
+}
+
+func cuda12() side {
+	return side{cuda: "cu12", torch: "2.10.0", packages: []string{"nvidia-cuda-cccl-cu12==12.8.90", "nvidia-cuda-nvcc-cu12==12.8.93"}}
+}
 
 // unpacked unpacks a wheel and returns the folder.
 func unpacked(t *testing.T, file string) string {
@@ -36,7 +52,7 @@ func unpacked(t *testing.T, file string) string {
 	return dir
 }
 
-// environment has torch for CUDA 13, NVIDIA's headers and cuobjdump, and the stand-ins.
+// environment has torch, NVIDIA's headers and cuobjdump, and the stand-ins.
 type environment struct {
 	python    string // its interpreter
 	libraries string // the folder of the stand-ins
@@ -44,8 +60,8 @@ type environment struct {
 	kernels   string // the folder of the libraries of deepspeed-kernels, if it has them
 }
 
-// newEnvironment makes an environment with a release of torch, or takes the one that an earlier run made.
-func newEnvironment(t *testing.T, torch string, more ...string) environment {
+// newEnvironment makes an environment with a release of torch for a side's CUDA, or takes the one that an earlier run made.
+func newEnvironment(t *testing.T, s side, torch string, more ...string) environment {
 	t.Helper()
 	interpreter, err := python.Find(t.Context(), pythonOf)
 	if err != nil {
@@ -53,10 +69,7 @@ func newEnvironment(t *testing.T, torch string, more ...string) environment {
 	}
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{
 		Interpreter: interpreter, Log: func(line string) { t.Log(line) },
-		Packages: append([]string{
-			"torch==" + torch, "numpy==2.4.6", "nvidia-curand",
-			"nvidia-cuda-cccl==13.2.86", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37",
-		}, more...),
+		Packages: slices.Concat([]string{"torch==" + torch, "numpy==2.4.6", "nvidia-cuda-cuobjdump==13.5.37"}, s.packages, more),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func TestFullStableImportWithoutToolkit(t *testing.T) {
 	if _, err := os.Stat("/usr/local/cuda"); err == nil {
 		t.Skip("this machine has a CUDA toolkit where torch looks for one")
 	}
-	e := newEnvironment(t, builtWith, "pip==25.2", "setuptools==80.9.0", "hjson==3.1.0", "packaging==25.0", "psutil==7.0.0", "einops==0.8.1",
+	e := newEnvironment(t, cuda13(), cuda13().torch, "pip==25.2", "setuptools==80.9.0", "hjson==3.1.0", "packaging==25.0", "psutil==7.0.0", "einops==0.8.1",
 		"pydantic==2.12.5", "tqdm==4.67.1", "py-cpuinfo==9.0.0", "ninja==1.13.0", "msgpack==1.1.2", "nvidia-ml-py==13.580.65")
 	dir := t.TempDir()
 	must := func(folder string, argv ...string) {

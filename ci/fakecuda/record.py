@@ -1,6 +1,6 @@
 """Records the scenarios of an op: record.py PYTHON LIBRARIES KERNELS WHEEL OP RECORD [MUTANT.so]
 
-PYTHON has torch for CUDA 13, LIBRARIES is build.py's folder, KERNELS the table of devicecode.py, WHEEL an
+PYTHON has torch, LIBRARIES is build.py's folder, KERNELS the table of devicecode.py, WHEEL an
 unpacked wheel, by an absolute path. The device is an A100, two of them; FAKECUDA_CAPABILITY=90 makes it an H100."""
 
 import os
@@ -8,13 +8,11 @@ import pathlib
 import subprocess
 import sys
 
-STAND_INS = ("libcudart.so.13", "libcublas.so.13", "libcurand.so.10")
-
-
 def record(python, libraries, kernels, wheel, op, path, *mutant):
     # torch's libraries find each other by RPATH, which comes before LD_LIBRARY_PATH, but not before an already
     # loaded library with the same soname.
-    preload = [*mutant, *(os.path.join(libraries, name) for name in STAND_INS)]
+    stand_ins = (str(file) for name in ("cudart", "cublas", "curand") for file in pathlib.Path(libraries).glob(f"lib{name}.so.*"))
+    preload = [*mutant, *stand_ins]
     environment = {
         **os.environ,
         "LD_PRELOAD": ":".join(preload),

@@ -179,7 +179,7 @@ func (p *prover) build(ctx context.Context, version string, ops []string) (map[s
 	return digestsOf(wheels[0])
 }
 
-// digestsOf returns the digest of each op's library in a wheel.
+// digestsOf returns a digest of each op's libraries in a wheel: one, or one for each CUDA or CPU level.
 func digestsOf(file string) (map[string]string, error) {
 	archive, err := zip.OpenReader(file)
 	if err != nil {
@@ -187,9 +187,10 @@ func digestsOf(file string) (map[string]string, error) {
 	}
 	defer archive.Close()
 	out := map[string]string{}
-	for _, f := range archive.File {
-		name, is := strings.CutSuffix(path.Base(f.Name), "_op.so")
-		if !is {
+	for _, f := range archive.File { // in the order of their names
+		name, variant, _ := strings.Cut(path.Base(f.Name), ".") // libfused_adam_op.so, libfused_adam_op.cu13.so
+		name, is := strings.CutSuffix(name, "_op")
+		if !is || path.Ext(f.Name) != ".so" {
 			continue
 		}
 		r, err := f.Open()
@@ -200,7 +201,8 @@ func digestsOf(file string) (map[string]string, error) {
 		if _, err := io.Copy(sum, r); err != nil {
 			return nil, err
 		}
-		out[strings.TrimPrefix(strings.TrimPrefix(name, "lib"), "kernels")] = fmt.Sprintf("%x", sum.Sum(nil)) // as devicecode.py names them
+		op := strings.TrimPrefix(strings.TrimPrefix(name, "lib"), "kernels") // as devicecode.py names them
+		out[op] += fmt.Sprintf("%s %x\n", variant, sum.Sum(nil))
 	}
 	return out, nil
 }

@@ -49,9 +49,9 @@ func (f *fake) run(_ context.Context, environ []string, args ...string) (string,
 		release, ops := args[3], strings.Split(args[7], ",")
 		files := map[string]string{}
 		for _, op := range ops {
-			files["deepspeed/ops/lib"+op+"_op.so"] = op + release
+			files["deepspeed/ops/lib"+op+"_op.v2.so"], files["deepspeed/ops/lib"+op+"_op.v3.so"] = op, op+release
 			if op == f.same {
-				files["deepspeed/ops/lib"+op+"_op.so"] = op
+				files["deepspeed/ops/lib"+op+"_op.v3.so"] = op
 			}
 		}
 		writeZip(f.t, filepath.Join(args[len(args)-1], "deepspeed.whl"), files)

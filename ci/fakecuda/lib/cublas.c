@@ -1,4 +1,4 @@
-// cuBLAS without a GPU (libcublas.so.13): handles and a record of the products. It computes nothing.
+// cuBLAS without a GPU (libcublas.so of CUDA 12 or 13): handles and a record of the products. It computes nothing.
 #include "record.h"
 
 #include <cublas_v2.h>

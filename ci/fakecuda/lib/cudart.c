@@ -1,4 +1,4 @@
-// A CUDA runtime without a GPU (libcudart.so.13): devices, memory, streams and events are there, kernels do
+// A CUDA runtime without a GPU (libcudart.so of CUDA 12 or 13): devices, memory, streams and events are there, kernels do
 // not run, and every call is written into the record (record.h).
 //
 // An address of device memory belongs to a range without rights, so a host that follows it dies, as
@@ -457,9 +457,13 @@ EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCap
     return cudaSuccess;
 }
 EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-                                            const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges, size_t *count)
+                                            const cudaGraphNode_t **nodes,
+#if CUDART_VERSION >= 13000
+                                            __attribute__((unused)) const cudaGraphEdgeData **edges,
+#endif
+                                            size_t *count)
 {
-    (void)stream, (void)graph, (void)nodes, (void)edges;
+    (void)stream, (void)graph, (void)nodes;
     if (status) *status = cudaStreamCaptureStatusNone;
     if (id) *id = 0;
     if (count) *count = 0;
@@ -740,3 +744,9 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fun
     if (result) *result = cudaDriverEntryPointSuccess;
     return cudaSuccess;
 }
+#if CUDART_VERSION < 13000
+EXPORT cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, enum cudaDriverEntryPointQueryResult *result)
+{
+    return cudaGetDriverEntryPointByVersion(name, function, 0, flags, result);
+}
+#endif
