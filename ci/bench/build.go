@@ -208,8 +208,8 @@ func (builds wheelBuilds) buildByStockRecipe(ctx context.Context, toolchain stoc
 	return built{Path: wheels[0], Size: info.Size(), took: took}, nil
 }
 
-// buildForBothCUDAs builds the default ops by the stock recipe for CUDA 13, and then for CUDA 12. It leaves out async_io, which
-// the recipe builds only beside libaio's header.
+// buildForBothCUDAs builds the default ops by the stock recipe for CUDA 13, and then for CUDA 12: all but async_io, which
+// needs the header of libaio.
 func (builds wheelBuilds) buildForBothCUDAs(ctx context.Context) (built, error) {
 	ops := strings.Join(slices.DeleteFunc(wheel.DefaultOps(), func(op string) bool { return op == "async_io" }), ",")
 	var both built

@@ -184,7 +184,7 @@ def print_kernels(libraries):
 
 
 def ops_of(wheel, cuda):
-    """Return the libraries of an unpacked wheel by op. An op with a library for each of two CUDAs has the one for cuda.
+    """Return the libraries of an unpacked wheel by op, for one CUDA if an op has libraries for two.
 
     libfused_adam_op.cu13.so, libfused_adam_op.so and fused_adam_op.cpython-311-….so are the same op."""
     found = {}

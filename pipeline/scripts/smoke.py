@@ -210,6 +210,16 @@ RUN = {"cpu_adam": adam, "cpu_adagrad": adagrad, "cpu_lion": lion, "utils": util
 GPU_OPS = os.environ.get("DSBUILD_GPU_OPS", "").split()
 
 
+def failed(*error):
+    """Ends with the error as the last words. Python's own end would add reports of other packages about their leaks."""
+    sys.__excepthook__(*error)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+sys.excepthook = failed
+
+
 def prove(ops):
     """Loads the ops, and runs those that need no GPU."""
     for op in sorted(ops, key=NEEDS_DRIVER.__contains__):
