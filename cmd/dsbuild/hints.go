@@ -264,7 +264,7 @@ func (h hints) setting(nodes string) func(fault.Setting) string {
 			return "set " + s.Key + ": in " + node.QuotePath(file) + " to " + s.To + ", and re-lock: " + h.lockAgain(nil)
 		}
 		key, where := h.nodes.Key(s.Key), " in "+cmp.Or(h.fileName(), "the inventory")
-		if key == "" {
+		if key == "" || h.inventory == "" { // check --here has no inventory
 			key, where = h.elsewhere(s.Key)
 		}
 		text := "set " + key + where + " to " + s.To

@@ -270,7 +270,7 @@ func (m *member) checkXIDs() {
 		return
 	}
 	if p.Status != 0 {
-		m.addFinding(Devices, Warning, "set sysctl kernel.dmesg_restrict=0, or add the user to the group adm",
+		m.addFinding(Devices, Warning, "add the user to the group adm or systemd-journal, or set sysctl kernel.dmesg_restrict=0",
 			"cannot read the kernel log: XID errors of the GPUs were not checked")
 		return
 	}
@@ -291,12 +291,12 @@ func (m *member) checkXIDs() {
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
 		if slices.Contains(ofPrograms, number) {
-			m.addFinding(Devices, Warning, "run dmesg | grep Xid to find the program that most likely caused it",
+			m.addFinding(Devices, Warning, "run sudo dmesg | grep Xid to find the program that most likely caused it",
 				"GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
 			continue
 		}
 		m.addFinding(Devices, Error,
-			"run dmesg | grep Xid, then reset the GPU or reboot the node; NVIDIA's table of XID errors explains the number",
+			"run sudo dmesg | grep Xid, then reset the GPU or reboot the node; NVIDIA's table of XID errors explains the number",
 			"GPU %s: XID %d, %s since boot", t.gpu, number, timesOf(times[t]))
 	}
 }

@@ -23,6 +23,9 @@ func (r *run) checkVersions(context.Context) {
 	var facts []node.Facts
 	for _, m := range r.liveMembers() {
 		known, facts = append(known, m), append(facts, *m.facts)
+		if r.opt.Here && !r.opt.JAX && m.Host.Python != "" && m.facts.Torch == "" {
+			m.addFinding(Versions, Error, "use the interpreter of the jobs: --python; for jobs without torch: --skip versions", "torch is not installed for %s", m.Host.Python)
+		}
 	}
 	for i, deviations := range node.Deviations(facts, node.Properties(), slices.Repeat([]bool{true}, len(facts))) {
 		for _, d := range deviations {
@@ -284,7 +287,7 @@ func (m *member) judgeRoom(kind Check, what string, p room, least int64) {
 	}
 	switch {
 	case p.Unwritable != "":
-		m.addFinding(kind, Error, try+"; ls -ld "+folder, "%s: not writable: %s", name, p.Unwritable)
+		m.addFinding(kind, Error, "check its owner and its mount: ls -ld "+folder+"; findmnt -T "+folder, "%s: not writable: %s", name, p.Unwritable)
 	case p.Free < least:
 		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, nodeerr.Own(ui.Size(p.Free)), ui.Size(least))
 	case p.Inodes >= 0 && p.Inodes < fewInodes:

@@ -308,6 +308,19 @@ func TestUnreadableVariables(t *testing.T) {
 	}
 }
 
+// An interpreter that --python names is of the jobs, so it must have torch.
+func TestHereNeedsTorch(t *testing.T) {
+	t.Parallel()
+	for python, want := range map[string]string{"/opt/env/bin/python": "n1 error: torch is not installed for /opt/env/bin/python", "": ""} {
+		r := ready(1)
+		r.opt.Here, r.members[0].Host.Python, r.members[0].facts.Torch = true, python, ""
+		r.checkVersions(t.Context())
+		if got := r.said(); got != want {
+			t.Errorf("%q: got %q, want %q", python, got, want)
+		}
+	}
+}
+
 // The hint about a full folder holds its path only where that is a plain one: a user may copy it.
 func TestRoomOfAHostilePath(t *testing.T) {
 	t.Parallel()

@@ -62,7 +62,7 @@ func TestOriginalFailureIsFirst(t *testing.T) {
 		"killed": {func(c *jobRun) {
 			c.fail(0, 1*time.Second, 1, 0, "NCCL WARN remote error")
 			c.fail(2, 2*time.Second, 0, 9)
-		}, "gpu3", "killed by signal 9 (KILL)", 137, "run 'dmesg' on the node", 1},
+		}, "gpu3", "killed by signal 9 (KILL)", 137, "run 'sudo dmesg' on the node", 1},
 		"out of memory": {func(c *jobRun) {
 			c.fail(1, 1*time.Second, 1, 0, "torch.OutOfMemoryError: CUDA out of memory")
 		}, "gpu2", "exit code 1", 1, "smaller micro batch", 0},

@@ -44,7 +44,7 @@ func TestAdvice(t *testing.T) {
 	for said, want := range map[string]string{
 		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB": "smaller micro batch",
 		"ModuleNotFoundError: No module named 'transformers'":                    "run 'dsbuild verify inventory.yaml'",
-		"OSError: [Errno 28] No space left on device":                            "run 'dsbuild check inventory.yaml --output /shared/out --min-free 500GB'",
+		"OSError: [Errno 28] No space left on device":                            "run 'dsbuild check inventory.yaml --output /shared/out'",
 		"/tmp/x/torchrun.sh: line 31: exec: torchrun: not found":                 "set the interpreter with --python",
 		"RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:12345": "",
 		"ValueError: the batch is empty":                                         "",
@@ -55,7 +55,7 @@ func TestAdvice(t *testing.T) {
 			t.Errorf("%q: %q, want %q", said, got, want)
 		}
 	}
-	for signal, want := range map[int]string{9: "'dmesg'", 4: "the CPUs of all nodes", 11: "every op loads", 7: "--shm-size", 15: ""} {
+	for signal, want := range map[int]string{9: "'sudo dmesg'", 4: "the CPUs of all nodes", 11: "every op loads", 7: "--shm-size", 15: ""} {
 		if got := adviceFor(new(tail).scanner.Sign(), signal); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("signal %d: %q, want %q", signal, got, want)
 		}

@@ -91,7 +91,7 @@ func TestWatchFollowsJob(t *testing.T) {
 	if !strings.HasPrefix(ended.String(), "job 7 FAILED after ") || !strings.HasSuffix(ended.String(), " on n3 (task 0: Exited with exit code 3): exit code 3") {
 		t.Error(ended)
 	}
-	if !strings.Contains(ended.Hint, "free disk space") || !strings.Contains(ended.Hint, "run 'dsbuild check inventory.yaml --output /shared/out --min-free 500GB'") {
+	if !strings.Contains(ended.Hint, "free disk space") || !strings.Contains(ended.Hint, "run 'dsbuild check inventory.yaml --output /shared/out'") {
 		t.Errorf("hint %q", ended.Hint)
 	}
 	if want := "epoch 1\nOSError: [Errno 28] No space left on device\nsrun: error: n3: task 0: Exited with exit code 3\nlast\n"; f.log.String() != want {
