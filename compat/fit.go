@@ -102,7 +102,7 @@ func (c *fitCheck) addNote(format string, args ...any) {
 	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
 }
 
-// checkMachine compares the machine of the wheel's code, or else the platform in its name, with the node's machine.
+// checkMachine compares the machine and C library of the wheel's code, or else the platform in its name, with the node's.
 func (c *fitCheck) checkMachine() {
 	var built []string
 	for _, tag := range c.tags {
@@ -112,6 +112,9 @@ func (c *fitCheck) checkMachine() {
 	}
 	if c.m.CPU != "" {
 		built = []string{wheel.CPULevel(c.m.CPU).Machine()}
+	}
+	if c.m.Musl && c.f.Glibc != "" {
+		c.addReason("built for musl, but this node has glibc %s", c.f.Glibc)
 	}
 	if have := machineOf(c.f.Platform); len(built) > 0 && have != "" && !slices.Contains(built, have) {
 		c.addReason("built for %s, but this node is %s", joinWords(built), have)

@@ -156,14 +156,17 @@ func (c Contents) Manifest() Manifest {
 }
 
 // ManifestFor is Manifest for nodes of a platform such as linux_x86_64 and the wheel's file name. It ignores extensions
-// for other machines, unless the wheel has no others.
+// for other machines and for musl, unless the wheel has no others.
 func (c Contents) ManifestFor(platform, file string) Manifest {
-	own := slices.DeleteFunc(slices.Clone(c.Extensions), func(e Extension) bool { return "linux_"+e.Machine != platform })
-	if len(own) > 0 {
-		c.Extensions = own
+	for _, foreign := range []func(Extension) bool{
+		func(e Extension) bool { return "linux_"+e.Machine != platform }, Extension.needsMusl,
+	} {
+		if own := slices.DeleteFunc(slices.Clone(c.Extensions), foreign); len(own) > 0 {
+			c.Extensions = own
+		}
 	}
 	m := c.Manifest()
-	m.Name = file
+	m.Name, m.Musl = file, len(c.Extensions) > 0 && c.Extensions[0].needsMusl()
 	if c.IsDeepSpeed() {
 		return m
 	}
@@ -182,6 +185,13 @@ func (c Contents) ManifestFor(platform, file string) Manifest {
 		}
 	}
 	return m
+}
+
+// needsMusl reports whether the extension loads the C library musl, as those built on Alpine Linux do.
+func (e Extension) needsMusl() bool {
+	return slices.ContainsFunc(e.Needs, func(library string) bool {
+		return library == "libc.so" || strings.HasPrefix(library, "libc.musl-") || strings.HasPrefix(library, "ld-musl-")
+	})
 }
 
 // alternatives returns what an import of the package loads: the modules with their dependencies in the wheel. In a

@@ -43,13 +43,14 @@ type Manifest struct {
 
 	// CPU is what the code may use of a CPU: x86-64-v2, -v3, -v4 or armv8-a, which implies the machine.
 	CPU      string `json:"cpu"`
-	Python   string `json:"python"`   // X.Y, with + for that or a newer one
-	Torch    string `json:"torch"`    // X.Y.Z; the oldest, X.Y, of a wheel of the stable ABI
-	CUDA     string `json:"cuda"`     // X.Y; of a wheel of the stable ABI X, or "" (see Variant)
-	GCC      string `json:"gcc"`      // full version
-	Glibc    string `json:"glibc"`    // symbol floor of the extensions: X.Y
-	GLIBCXX  string `json:"glibcxx"`  // symbol floor of libstdc++: X.Y.Z
-	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
+	Python   string `json:"python"`         // X.Y, with + for that or a newer one
+	Torch    string `json:"torch"`          // X.Y.Z; the oldest, X.Y, of a wheel of the stable ABI
+	CUDA     string `json:"cuda"`           // X.Y; of a wheel of the stable ABI X, or "" (see Variant)
+	GCC      string `json:"gcc"`            // full version
+	Glibc    string `json:"glibc"`          // symbol floor of the extensions: X.Y
+	Musl     bool   `json:"musl,omitempty"` // the extensions need musl in place of glibc; never of DeepSpeed
+	GLIBCXX  string `json:"glibcxx"`        // symbol floor of libstdc++: X.Y.Z
+	CXX11ABI bool   `json:"cxx11abi"`       // _GLIBCXX_USE_CXX11_ABI
 
 	// TorchABI is set for a wheel of torch's stable ABI.
 	TorchABI *TorchABI `json:"torch_abi,omitempty"`

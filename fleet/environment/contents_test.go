@@ -21,6 +21,7 @@ func TestLockReadsLocalWheels(t *testing.T) {
 	glibc := wheeltest.Library(t, wheeltest.Import{Function: "newer", Library: "libc.so.6", Version: "GLIBC_2.34"})
 	ofTorch := wheeltest.Library(t, wheeltest.Import{Function: "_ZN3c105ErrorC1Ev", Library: "libc10.so"},
 		wheeltest.Import{Function: "cudaMalloc", Library: "libcudart.so.12"})
+	musl := wheeltest.Library(t, wheeltest.Import{Function: "malloc", Library: "libc.musl-x86_64.so.1"})
 	alien := []byte(wheeltest.Library(t))
 	alien[18] = 183 // EM_AARCH64
 	newer := environment.Platform{Machine: "x86_64", Glibc: "2.36"}
@@ -38,6 +39,9 @@ func TestLockReadsLocalWheels(t *testing.T) {
 		"one library":                         {native, "fast/libfast.so", glibc, "", old, "needs glibc 2.34, but this node has 2.28"},
 		"no torch":                            {native, own, ofTorch, "", old, "uses torch, but this node's environment has no torch"},
 		"another machine":                     {native, own, string(alien), "", old, "built for aarch64, but this node is x86_64"},
+		"the C library musl":                  {native, own, musl, "", old, "built for musl, but this node has glibc 2.28"},
+		"in the folder of data":               {native, "fast-1.0.data/platlib/" + own, glibc, "", old, "needs glibc 2.34, but this node has 2.28"},
+		"a library without a suffix":          {"py3-none-any", "fast/plugin.dat", glibc, "", old, "needs glibc 2.34, but this node has 2.28"},
 		"another Python":                      {native, strings.Replace(own, "311", "310", 1), wheeltest.Library(t), "", old, "built for Python 3.10"},
 		"no machine code":                     {native, "fast/table.py", "one = 1\n", "", old, ""},
 		"machine code that cannot be read":    {native, own, glibc[:len(glibc)/2], "", old, own},

@@ -104,12 +104,14 @@ func LoadPackages(ctx context.Context, n *fleet.Node, python string, files map[s
 	var request struct {
 		Packages []string `json:"packages"`
 	}
+	native := false
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if name != "deepspeed" && (name == "torch" || !wheel.IsTorchPackage(name)) && !strings.HasSuffix(files[name], "-any.whl") {
-			request.Packages = append(request.Packages, name)
+		if name != "deepspeed" && (name == "torch" || !wheel.IsTorchPackage(name)) {
+			native = native || !strings.HasSuffix(files[name], "-any.whl")
+			request.Packages = append(request.Packages, name) // a wheel for any platform may have machine code, too
 		}
 	}
-	if len(request.Packages) == 0 {
+	if !native {
 		return nil
 	}
 	var answer struct {
@@ -138,7 +140,6 @@ func LoadPackages(ctx context.Context, n *fleet.Node, python string, files map[s
 	return nil
 }
 
-// loadError adds to err the op that the program was loading when it ended. An illegal
 // loadError adds to err the op that the program was loading, or computing with, when it ended. An illegal
 // instruction means that the wheel needs a newer CPU.
 func loadError(err error, doing, op, needs, has string) error {
