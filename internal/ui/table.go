@@ -66,7 +66,7 @@ type narrowing struct {
 
 // writeTable writes a table that fits into width, if no single word is longer. Titles begin the rows of a table without a header.
 func writeTable(out *strings.Builder, rows [][]string, width int, titles bool) {
-	ways := []narrowing{{least: readable}, {}}
+	ways := []narrowing{{least: readable}, {least: readable / 2}}
 	if !titles {
 		ways = append(ways, narrowing{least: readable, ownLine: true}, narrowing{ownLine: true}, narrowing{ownLine: true, atCommas: true})
 	}
