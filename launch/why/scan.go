@@ -106,12 +106,17 @@ func (s *Scanner) Add(line string) {
 			s.addPart(text)
 		}
 	}
+	found := false
 	for _, message := range []any{entry.Log, entry.Message, entry.Msg} {
 		if text, ok := message.(string); ok {
+			found = true
 			for part := range strings.SplitSeq(text, "\n") {
 				s.addPart(part)
 			}
 		}
+	}
+	if !found { // an object with other text
+		s.addPart(line)
 	}
 }
 

@@ -118,6 +118,7 @@ func TestCause(t *testing.T) {
 		"an exception group":              {"  | Exception Group Traceback (most recent call last):\n  |   File \"/x.py\", line 3, in f\n  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n  +-+---- 1 ----\n    | Traceback (most recent call last):\n    |   File \"/x.py\", line 9, in g\n    | ValueError: bad shard\n", "exception:7"},
 		"docker's file":                   {`{"log":"[rank1]: Traceback (most recent call last):\n","stream":"stderr","time":"2026-11-29T12:08:31.1Z"}` + "\n" + `{"log":"[rank1]: KeyError: 'a'\n","stream":"stderr","time":"2026-11-29T12:08:31.2Z"}` + "\n", "exception:2 rank 1"},
 		"a message in JSON":               {`{"ts":"2026-11-29T12:08:31Z","level":"error","msg":"failed\nTraceback (most recent call last):\n  File \"/x.py\", line 1, in f\nKeyError: 'a'"}` + "\n", "exception:1"},
+		"other JSON":                      {`{"event":{"text":"CUDA error: invalid device ordinal"}}` + "\n", "device-ordinal:1"},
 		"broken JSON":                     {`{"a": [` + "\n" + trace + "KeyError: 'a'\n", "exception:5"},
 		"a rich traceback":                {"╭─ Traceback (most recent call last) ─╮\n│ /train.py:3 in main │\n╰──────────╯\nKeyError: 'labels'\n", "exception:4"},
 	} {
