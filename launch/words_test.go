@@ -209,16 +209,18 @@ func TestElasticVerdict(t *testing.T) {
 // --signal is for the program, torchrun ignores it.
 func TestTimeLimit(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]struct {
-		signal, said string
-		code         int
+	for _, want := range []struct {
+		name, signal, after, said string
+		code                      int
 	}{
-		"slurm-pyxis":         {"USR1", "requeue 100001\n", 3},
-		"slurm-all":           {"USR2", "requeue 100001\n", 3},
-		"jax-slurm-container": {"USR1", "requeue 100001\n", 3},
-		"slurm-apptainer":     {"USR1", "requeue 100001\n", 1},
-		"slurm-medium":        {"", "", 3},
+		{"slurm-pyxis", "USR1", "400", "requeue 100001\n", 3},
+		{"slurm-pyxis", "USR1", "30", "", 3}, // the limit is too short
+		{"slurm-all", "USR2", "400", "requeue 100001\n", 3},
+		{"jax-slurm-container", "USR1", "400", "requeue 100001\n", 3},
+		{"slurm-apptainer", "USR1", "400", "requeue 100001\n", 1},
+		{"slurm-medium", "", "400", "", 3},
 	} {
+		name := want.name
 		_, files := sampleNamed(t, name)
 		s := newStage(t, files)
 		script := files[0].Name
@@ -229,7 +231,7 @@ func TestTimeLimit(t *testing.T) {
 		s.write(t, script, strings.NewReplacer("source /opt/conda/bin/activate train", "true", "cd -- '/work/my code'", "", "set -euo pipefail", "set -euo pipefail; export BATCH=$$").Replace(string(text)))
 		s.write(t, "bin/scontrol", "#!/bin/bash\n[[ $1 != requeue ]] || echo \"$@\" >>\"$HOME/said\"\n[[ $1 == show ]] && echo n1\n")
 		s.write(t, "bin/srun", "#!/bin/bash\nprintf '%s\\n' \"$@\" >\"$HOME/argv\"\n[[ -z $SIGNAL ]] || kill -$SIGNAL \"$BATCH\"\nsleep 0.2\nexit 3\n")
-		_, log, code := s.run(t, script, "SIGNAL="+want.signal, "WANDB_API_KEY=x")
+		_, log, code := s.run(t, script, "SIGNAL="+want.signal, "WANDB_API_KEY=x", "SECONDS="+want.after)
 		said, _ := os.ReadFile(filepath.Join(s.dir, "said")) //nolint:errcheck // none was said
 		argv, err := os.ReadFile(filepath.Join(s.dir, "argv"))
 		if code != want.code || string(said) != want.said || err != nil {

@@ -494,11 +494,13 @@ func TestFullJobChecked(t *testing.T) {
 	c := slurmtest.Up(t, slurm.Options{Nodes: 2, DiskMB: 4096, Packages: []string{"torch==" + nodes.DefaultTorch, "numpy"}})
 	program := copyProgram(t, c)
 	g := checkGround{ground: newGround(t, c, "sum.py")}.bySSH(t)
+	own := t.TempDir() // root runs it, and the home is another account's
 	menu := func(code int) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), longest)
 		defer cancel()
 		cmd := g.Command(ctx, program, "start")
+		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+own, "XDG_STATE_HOME="+own)
 		cmd.Stdin = strings.NewReader("2\n" + g.list(t, nil) + "\n" + filepath.Join(g.dir, "sum.py") + "\n0\ny\ny\n")
 		out, err := cmd.CombinedOutput()
 		if got := cmd.ProcessState.ExitCode(); got != code {
