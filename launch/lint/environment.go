@@ -34,14 +34,15 @@ func setToItself(s *subject) []hit {
 // readByPrograms matches variables that only programs read, and that neither Slurm nor a shell sets.
 var readByPrograms = regexp.MustCompile(
 	`^(NCCL|GLOO|TORCH|HF|WANDB|TRANSFORMERS|TOKENIZERS|PYTORCH|NVTE|TRITON|UCX|FI|JAX|XLA)_|` +
-		`^(CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|OMP_NUM_THREADS)$`)
+		`^(CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|OMP_NUM_THREADS|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|LOCAL_RANK)$`)
 
 func notExported(s *subject) []hit {
 	hits := s.lostInShells()
 	looked, mentioned := map[string]bool{}, s.mentioned()
 	for _, a := range s.Assignments {
-		ofSlurm := a.Name == "CUDA_VISIBLE_DEVICES" && s.isBatch() // which exports it
-		if looked[a.Name] || !readByPrograms.MatchString(a.Name) || a.Exported > 0 || a.Inherited || a.Depth > 0 || ofSlurm {
+		ofSlurm := a.Name == "CUDA_VISIBLE_DEVICES" && s.isBatch()                                                // which exports it
+		ofRanks := len(s.launches) > 0 && regexp.MustCompile(`^(MASTER_|WORLD_|RANK|LOCAL_)`).MatchString(a.Name) // the launcher sets it
+		if ofRanks || looked[a.Name] || !readByPrograms.MatchString(a.Name) || a.Exported > 0 || a.Inherited || a.Depth > 0 || ofSlurm {
 			continue
 		}
 		looked[a.Name] = true

@@ -188,24 +188,24 @@ func (l *launch) isSingleNode(job step) bool {
 }
 
 // processesPerNode returns the number of processes on a node, if known, and the flag
-// that sets it.
-func (l *launch) processesPerNode() (n int, by flag, known bool) {
+// that sets it. st is its step.
+func (l *launch) processesPerNode(st step) (n int, by flag, known bool) {
 	if f, ok := l.nproc(); ok {
-		n, known = f.value.Int()
-		return n, f, known
+		n = st.resolveNumber(f.value)
+		return n, f, n > 0
 	}
 	f, ok := l.findFlag("num-processes")
 	if l.kind != "accelerate" || !ok {
 		return 0, flag{}, false
 	}
-	n, known = f.value.Int()
+	n = st.resolveNumber(f.value)
 	nodes, given := l.nnodes()
 	if !given {
 		_, config := l.findFlag("config-file")
-		return n, f, known && !config
+		return n, f, n > 0 && !config
 	}
-	machines, sure := nodes.value.Int()
-	if !known || !sure || machines < 1 {
+	machines := st.resolveNumber(nodes.value)
+	if n < 1 || machines < 1 {
 		return 0, f, false
 	}
 	return n / machines, f, true

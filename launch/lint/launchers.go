@@ -68,7 +68,7 @@ func isLocalID(w script.Word) bool {
 func totalProcesses(s *subject, l *launch) []hit {
 	f, _ := l.findFlag("num-processes")
 	st := s.stepOfLaunch(l)
-	if n, _ := f.value.Int(); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
+	if n := st.resolveNumber(f.value); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
 		says := fmt.Sprintf("--num_processes %d is the number of GPUs of one machine, but the job has several machines", n)
 		return []hit{{at: f.value.Origin(), message: says}}
 	}

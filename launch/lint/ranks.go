@@ -311,7 +311,7 @@ func workersInOtherJobs(s *subject) []hit {
 
 func processesExceedGPUs(s *subject, l *launch) []hit {
 	st := s.stepOfLaunch(l)
-	n, f, known := l.processesPerNode()
+	n, f, known := l.processesPerNode(st)
 	if !known || l.kind == "deepspeed" || l.Remote {
 		return nil
 	}
@@ -332,8 +332,16 @@ func processesExceedGPUs(s *subject, l *launch) []hit {
 	return []hit{h}
 }
 
-func processesExceedVisible(s *subject, l *launch) []hit {
-	n, f, known := l.processesPerNode()
+func processesExceedVisible(s *subject) []hit {
+	hits := devicesShared(s)
+	for _, l := range s.launches {
+		hits = append(hits, launchExceedsVisible(l, s.stepOfLaunch(l))...)
+	}
+	return hits
+}
+
+func launchExceedsVisible(l *launch, st step) []hit {
+	n, f, known := l.processesPerNode(st)
 	// deepspeed ignores the variable if it gets a number.
 	if !known || l.kind == "deepspeed" {
 		return nil
@@ -390,4 +398,60 @@ func countDevices(w script.Word) int {
 		return end
 	}
 	return len(names)
+}
+
+// wrongRank finds ranks that are taken from another variable of Slurm.
+func wrongRank(s *subject) (hits []hit) {
+	add := func(at int, name, from, why, right string) {
+		hits = append(hits, hit{at: at, message: name + " is $" + from, why: why, fix: "use $" + right})
+	}
+	for _, l := range s.launches {
+		f, ok := l.nodeRank()
+		if r := f.value.Only(); ok && r != nil && r.Name == "SLURM_LOCALID" && r.Default == nil && !l.isSingleNode(s.stepOfLaunch(l)) {
+			add(f.value.Origin(), "the node rank", r.Name, "it counts the tasks of a node, so with a task per node every node has rank 0", "SLURM_NODEID")
+		}
+	}
+	look := func(name string, value script.Word, st step) {
+		r := value.Only()
+		if r == nil || r.Default != nil || r.Edited || r.Assigned {
+			return
+		}
+		switch {
+		case (name == "LOCAL_RANK" || name == "CUDA_VISIBLE_DEVICES") && r.Name == "SLURM_PROCID" && st.nodes > 1:
+			add(value.Origin(), name, r.Name, "it counts the tasks of all nodes: on the second node no GPU has that number (\"invalid device ordinal\")", "SLURM_LOCALID")
+		case name == "RANK" && r.Name == "SLURM_LOCALID" && st.nodes > 1:
+			add(value.Origin(), name, r.Name, "it counts the tasks of a node: every node has the same ranks, and the job hangs", "SLURM_PROCID")
+		case name == "RANK" && r.Name == "SLURM_NODEID" && st.nodes > 0 && st.perNode > 1:
+			add(value.Origin(), name, r.Name, "all tasks of a node have the same rank, and the job hangs", "SLURM_PROCID")
+		case name == "NODE_RANK" && r.Name == "SLURM_LOCALID" && st.nodes > 1:
+			add(value.Origin(), name, r.Name, "it counts the tasks of a node, so with a task per node every node has rank 0", "SLURM_NODEID")
+		}
+	}
+	for a := range s.sets() {
+		st := s.job
+		via := a.Via
+		if a.command != nil {
+			via = append(slices.Clip(via), a.command.Via...)
+		}
+		for _, c := range via {
+			if c.Name() == "srun" {
+				st = s.stepOfStarter(c)
+			}
+		}
+		look(a.Name, a.Value, st)
+	}
+	for _, c := range s.Commands {
+		if srun := c.Starter("srun"); srun != nil && runsPython(c) {
+			for i, w := range c.Words[1:] {
+				name, value, found := w.Cut('=')
+				if !found && i+2 < len(c.Words) {
+					value = c.Words[i+2]
+				}
+				if option := strings.ReplaceAll(name.Text(), "-", "_"); option == "__local_rank" || option == "__rank" {
+					look(strings.ToUpper(option[2:]), value, s.stepOfStarter(srun))
+				}
+			}
+		}
+	}
+	return hits
 }

@@ -18,16 +18,23 @@ func fixedPort(s *subject) []hit {
 		return nil
 	}
 	var hits []hit
+	severity := s.portSeverity()
 	add := func(port script.Word) {
 		text, known := port.Literal()
 		if n, err := strconv.Atoi(text); known && err == nil && n > 0 && n <= 65535 {
-			hits = append(hits, hit{at: port.Origin(), message: "the master port is always " + text})
+			hits = append(hits, hit{at: port.Origin(), severity: severity, message: "the master port is always " + text})
 		}
 	}
 	for _, l := range s.launches {
 		srun := l.Starter("srun")
-		if port, ok := l.port(); ok && !l.Remote && (s.isBatch() || srun != nil) {
+		port, ok := l.port()
+		_, alone := l.findFlag("standalone")
+		switch {
+		case ok && !l.Remote && (s.isBatch() || srun != nil):
 			add(port)
+		case !ok && !alone && l.kind == "torchrun" && severity == Warning && l.isSingleNode(s.job) && l.backend() == "static" &&
+			!l.perTask() && !usesPET(s) && !s.assignsVariable("MASTER_PORT") && !l.Remote && !l.open:
+			hits = append(hits, hit{at: l.At, severity: severity, message: "torchrun uses its usual port, 29500"})
 		}
 	}
 	for a := range s.sets() {
@@ -37,6 +44,16 @@ func fixedPort(s *subject) []hit {
 		}
 	}
 	return hits
+}
+
+// portSeverity returns the severity of a fixed port: jobs that leave GPUs of their node to others, and the jobs of
+// an array, probably meet on a node.
+func (s *subject) portSeverity() Severity {
+	_, array := findOption(s.Batch, "array")
+	if array || s.job.nodes == 1 && s.job.gpus > 1 && s.job.gpus < 4 {
+		return Warning
+	}
+	return Note
 }
 
 // ignoresMasterPort reports whether every launcher has a different port, and nothing else
@@ -88,13 +105,18 @@ func masterAddrLocalhost(s *subject) []hit {
 	}
 	for _, a := range s.Assignments {
 		text, known := a.Value.Literal()
-		if a.Name != "MASTER_ADDR" || !known || !isOwnAddress(text) || a.Exported == 0 || a.Branch {
+		if a.Name == "JAX_COORDINATOR_ADDRESS" {
+			text, _, _ = strings.Cut(text, ":")
+		} else if a.Name != "MASTER_ADDR" {
+			continue
+		}
+		if !known || !isOwnAddress(text) || a.Exported == 0 || a.Branch {
 			continue
 		}
 		if s.job.nodes > 1 && s.stepsBehind(a) {
 			hits = append(hits, hit{
 				at:      a.Value.Origin(),
-				message: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes),
+				message: fmt.Sprintf("%s is %s in a job of %d nodes", a.Name, text, s.job.nodes),
 			})
 		}
 	}
@@ -191,6 +213,15 @@ func setsMasterAddr(srun *script.Command) bool {
 }
 
 func noRendezvous(s *subject, l *launch) []hit {
+	if _, host := l.host(); l.kind == "accelerate" && !host && !l.open && l.isMultiNode(s.stepOfLaunch(l)) && !l.Branch && !s.hasHostfile(l) {
+		if _, config := l.findFlag("config-file"); !config {
+			return []hit{{
+				at: l.At, severity: Warning, message: "accelerate on several machines has no --main_process_ip",
+				why: "unless the default configuration has it, every machine waits for the others at an address that does not exist",
+				fix: "use --main_process_ip=\"$MASTER_ADDR\" --main_process_port=\"$MASTER_PORT\" --machine_rank=RANK",
+			}}
+		}
+	}
 	if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) || s.sharesHost(l) {
 		return nil
 	}
@@ -262,8 +293,16 @@ func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
 // ownHost matches commands that print the name or an address of the host that runs them.
 var ownHost = regexp.MustCompile(`^(?:\$\(|` + "`" + `)\s*hostname\b`)
 
-// masterAddrOwnHost finds c10d rendezvous at the host that runs the command, if every node runs the command.
-func masterAddrOwnHost(s *subject, l *launch) []hit {
+// masterAddrOwnHost finds masters that are another host on each node.
+func masterAddrOwnHost(s *subject) []hit {
+	hits := ownHostInTasks(s)
+	for _, l := range s.launches {
+		hits = append(hits, rendezvousAtOwnHost(s, l)...)
+	}
+	return hits
+}
+
+func rendezvousAtOwnHost(s *subject, l *launch) []hit {
 	st := s.stepOfLaunch(l)
 	host, _ := l.host()
 	r := host.Only()

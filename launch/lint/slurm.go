@@ -12,7 +12,11 @@ import (
 func sbatchWords(s *subject) []hit {
 	var hits []hit
 	for _, w := range s.Extra {
-		hits = append(hits, hit{at: w.At, message: showWord(w) + " is no option of sbatch"})
+		h := hit{at: w.At, message: showWord(w) + " is no option of sbatch"}
+		if strings.HasPrefix(w.Text(), "\n") {
+			h.message, h.fix = "a \\ at the end of an #SBATCH line", "remove it: each #SBATCH line stands alone"
+		}
+		hits = append(hits, h)
 	}
 	return hits
 }
@@ -70,6 +74,13 @@ func sbatchLineIgnored(s *subject) []hit {
 func variableInSbatchLine(s *subject) []hit {
 	var hits []hit
 	for _, o := range s.Batch {
+		if slices.Contains([]string{"output", "error", "input", "chdir"}, o.Name) && o.Value.HasPrefix("~/") {
+			hits = append(hits, hit{
+				at: o.Value.Origin(), message: "--" + o.Name + "=" + showWord(o.Value) + " begins with ~, which only a shell expands",
+				why: "Slurm looks for a folder with the name ~, and the job fails without a log", fix: "write the whole path, /home/...",
+			})
+			continue
+		}
 		for i, c := range o.Value.Chars {
 			if c.Ref != nil || c.Byte != '$' || i+1 >= len(o.Value.Chars) || !namesVariable(o.Value.Chars[i+1]) {
 				continue
@@ -137,7 +148,27 @@ func exportDropsEnvironment(s *subject) []hit {
 	for _, c := range s.commandsNamed("srun", "sbatch", "salloc") {
 		look(c.Options)
 	}
-	return hits
+	return append(hits, stepsWithoutEnvironment(s)...)
+}
+
+// stepsWithoutEnvironment finds steps that get none of the variables that the script exports, because of #SBATCH --export=NONE.
+func stepsWithoutEnvironment(s *subject) []hit {
+	o, _ := findOption(s.Batch, "export")
+	text, _ := o.Value.Literal()
+	restored := s.assignsVariable("SLURM_EXPORT_ENV") || strings.Contains(string(s.Text), "unset SLURM_EXPORT_ENV")
+	exports := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool { return a.Exported > 0 && a.Depth == 0 && len(a.Via) == 0 })
+	if !strings.EqualFold(text, "NONE") || restored || !exports {
+		return nil
+	}
+	for _, c := range s.commandsNamed("srun") {
+		if _, own := findOption(c.Options, "export"); !own && !c.Open && s.startsTraining(c) {
+			return []hit{{
+				at: c.At, severity: Warning, message: "srun gets no variables of the script, because of --export=NONE",
+				why: "sbatch sets SLURM_EXPORT_ENV=NONE, and srun follows it: the tasks have no MASTER_ADDR, PATH or virtual environment",
+			}}
+		}
+	}
+	return nil
 }
 
 func sbatchInsideJob(s *subject) []hit {

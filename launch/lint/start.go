@@ -27,7 +27,25 @@ func (s *subject) startsOnFirstNode(l *launch) bool {
 	return s.isBatch() && s.job.nodes > 1 && !others
 }
 
-func launcherRunsOnce(s *subject, l *launch) []hit {
+func launcherRunsOnce(s *subject) (hits []hit) {
+	for _, c := range s.commandsNamed("horovodrun") {
+		knows := slices.ContainsFunc(c.Words[1:], func(w script.Word) bool {
+			return slices.Contains([]string{"-H", "--hosts", "-hostfile", "--hostfile", "--host-discovery-script", "--version", "-cb", "--check-build"}, w.Text())
+		})
+		if !knows && s.isBatch() && s.job.nodes > 1 && len(c.Via) == 0 && !c.Branch {
+			hits = append(hits, hit{
+				at: c.At, message: fmt.Sprintf("the job has %d nodes, but horovodrun has no -H", s.job.nodes), why: "it starts all processes on the first node",
+				fix: "use srun python ..., or horovodrun -H HOST1:GPUS,HOST2:GPUS ...",
+			})
+		}
+	}
+	for _, l := range s.launches {
+		hits = append(hits, startedOnce(s, l)...)
+	}
+	return hits
+}
+
+func startedOnce(s *subject, l *launch) []hit {
 	if l.kind == "torchrun" || len(l.program) == 0 || !s.startsOnFirstNode(l) || s.hasHostfile(l) {
 		return nil
 	}

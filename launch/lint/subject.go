@@ -106,6 +106,10 @@ func (st *step) resolveNumber(w script.Word) int {
 			return st.tasks
 		case "SLURM_NTASKS_PER_NODE":
 			return st.perNode
+		case "SLURM_GPUS":
+			return st.allGPUs
+		case "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE":
+			return st.gpus
 		}
 	}
 	return 0
@@ -132,6 +136,7 @@ func gpusPerNode(options []script.Option) int {
 		return -1
 	}
 	for _, entry := range strings.Split(o.Value.Text(), ",") {
+		entry, _, _ = strings.Cut(entry, "(") // gpu:4(S:0-1)
 		if name, rest, _ := strings.Cut(entry, ":"); name == "gpu" {
 			if rest == "" {
 				return 1

@@ -123,7 +123,33 @@ func outputFolder(s *subject) []hit {
 // hostLine matches a line of a hostfile, also one that DeepSpeed does not read: a host, a word and a number.
 var hostLine = regexp.MustCompile(`(?m)^[ \t]*([\w.-]+)[ \t]+([A-Za-z]+)[ \t]*=[ \t]*([0-9]+)[ \t]*$|[ \t](slot)[ \t]*=[ \t]*[0-9$]`)
 
+// hostsOnly matches commands that write a file with a host in each line.
+var hostsOnly = regexp.MustCompile(`^(scontrol show hostnames?|srun (-\S+ )*hostname)\b`)
+
+// hostfileWithoutSlots finds hostfiles of deepspeed that have only the names of hosts.
+func hostfileWithoutSlots(s *subject, l *launch) []hit {
+	f, ok := l.findFlag("hostfile", "H")
+	if l.kind != "deepspeed" || !ok || strings.Contains(string(s.Text), "slots") {
+		return nil
+	}
+	for _, c := range s.Commands {
+		writes := slices.ContainsFunc(c.Redirects, func(w script.Word) bool { return path.Base(w.Text()) == path.Base(f.value.Text()) })
+		if writes && !c.Piped && hostsOnly.MatchString(c.Text()) {
+			return []hit{{
+				at: c.At, message: "deepspeed's hostfile has only the names of hosts",
+				fix: "write slots behind each: scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed 's/$/ slots=8/' > hostfile",
+			}}
+		}
+	}
+	return nil
+}
+
 func hostfileSlot(s *subject) []hit {
+	for _, l := range s.launches {
+		if hits := hostfileWithoutSlots(s, l); hits != nil {
+			return hits
+		}
+	}
 	slots := map[string]int{}
 	for _, l := range s.launches {
 		if l.kind != "deepspeed" {

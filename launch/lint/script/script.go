@@ -114,6 +114,7 @@ type Situation struct {
 	Branch     bool // may not run: in a branch, or after ||
 	Test       bool // its exit status decides a loop or a branch
 	Background bool
+	Piped      bool // its output goes to another command
 	Remote     bool // in a container: without the script's environment
 	InFunction bool // in the body of a function, whose calls are not followed
 }

@@ -221,7 +221,9 @@ func (sh *shell) runBinary(c *syntax.BinaryCmd) {
 		sh.guarded(sh.src.between(c.X.Pos(), c.X.End()), true, func() { sh.runStatement(c.Y) })
 		sh.mergeBranches(sh.copyEnvironment(), never)
 	default: // a pipeline
-		sh.newSubshell().runStatement(c.X)
+		from := sh.newSubshell()
+		from.Piped = true
+		from.runStatement(c.X)
 		sh.newSubshell().runStatement(c.Y)
 	}
 }
