@@ -68,7 +68,8 @@ func newLaunch(c *script.Command) *launch {
 		}
 		name, value, found := w.Cut('=')
 		key := strings.ReplaceAll(strings.TrimLeft(name.Text(), "-"), "_", "-")
-		if !found && !slices.Contains(without, key) && i+1 < len(words) {
+		bare := len(key) == 1 && i+1 < len(words) && strings.HasSuffix(words[i+1].Text(), ".py") // -u train.py
+		if !found && !bare && !slices.Contains(without, key) && i+1 < len(words) {
 			i++
 			value = words[i]
 		}

@@ -143,6 +143,7 @@ func TestOwnRenderings(t *testing.T) {
 		"slurm-all":             {"fixed-port", "nccl-debug-always"},
 		"slurm-workers-elastic": {"fixed-port", "rdzv-id-constant"},
 		"jax-slurm-procs":       {"nccl-debug-always"},
+		"slurm-cpu":             {"no-gpus"},
 		"aistation-elastic":     {"nccl-debug-always"},
 	}
 	scripts := 0

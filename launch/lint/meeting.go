@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ var (
 	printsHosts     = regexp.MustCompile(`^(?:\$\(|` + "`" + `)\s*scontrol\s+show\s+hostnames?\b[^|]*$`)
 	printsAddresses = regexp.MustCompile(`^(?:\$\(|` + "`" + `)\s*hostname\s+(?:-I|--all-ip-addresses)\s*(?:\)|` + "`" + `)$`)
 	withPort        = regexp.MustCompile(`^(?:\w+://.*|[^:]+:\d+)$`)
+	cutsList        = regexp.MustCompile(`echo\s+"?\$\{?SLURM_(?:JOB_|STEP_)?NODELIST\}?"?\s*\|\s*(?:cut|awk|sed|tr)\b`)
 	endsInPort      = regexp.MustCompile(`:\d+$`)
 	notExpanded     = regexp.MustCompile(`^\$[({]?[A-Za-z_]`)
 )
@@ -37,6 +39,15 @@ func masterAddrSeveral(s *subject) (hits []hit) {
 			})
 		case r != nil && !r.Edited && printsHosts.MatchString(text) && nodes != 1:
 			hits = append(hits, hit{at: host.Origin(), message: "the master is the list of all nodes, with a line for each"})
+		case r != nil && (r.Edited && strings.HasPrefix(r.Name, "SLURM_") && strings.HasSuffix(r.Name, "NODELIST") || cutsList.MatchString(text)) && !strings.Contains(text, "scontrol") && nodes != 1:
+			hits = append(hits, hit{
+				at: host.Origin(), severity: Warning, message: "the master is cut out of the list of nodes", why: "Slurm writes gpu[01-04] for neighbors, and a part of it is no host",
+			})
+		case r != nil && listElement(r, s.Text) && nodes != 1:
+			hits = append(hits, hit{
+				at: host.Origin(), message: "the master is " + r.String() + ", and " + r.Name + " is no array", why: "element 0 of a text is all of it, a line for each host",
+				fix: "write parentheses around the list: " + r.Name + "=($(scontrol show hostnames \"$SLURM_JOB_NODELIST\"))",
+			})
 		case r != nil && printsAddresses.MatchString(text):
 			hits = append(hits, hit{
 				at: host.Origin(), severity: Warning, message: "the master is what hostname -I prints, all addresses of the host",
@@ -65,7 +76,7 @@ func portValue(s *subject) (hits []hit) {
 		r := port.Only()
 		switch {
 		case known && err == nil && n > 65535:
-			hits = append(hits, hit{at: port.Origin(), severity: Error, message: "there is no port " + text, why: "ports end at 65535, so nothing can listen there"})
+			hits = append(hits, hit{at: port.Origin(), message: "there is no port " + text, why: "ports end at 65535: torch rejects it, or uses " + strconv.Itoa(n%65536)})
 		case r == nil || r.Edited:
 		case r.Name == "SLURM_JOB_ID" || r.Name == "SLURM_JOBID":
 			hits = append(hits, hit{at: port.Origin(), message: "the port is the job ID", why: "ports end at 65535, so every job with a higher ID fails, and those below 1024 need root"})
@@ -250,4 +261,12 @@ func srunMPI(s *subject) (hits []hit) {
 		}
 	}
 	return hits
+}
+
+// listElement reports whether a Ref is ${NAME[0]} of a list of hosts that is set without parentheses.
+func listElement(r *script.Ref, file []byte) bool {
+	name := regexp.QuoteMeta(r.Name)
+	return name != "" && bytes.Contains(file, []byte("${"+r.Name+"[0]}")) &&
+		regexp.MustCompile(`(?m)\b`+name+`="?(?:\$\(|`+"`"+`)\s*scontrol show hostnames?\b[^|\n]*$`).Match(file) &&
+		!regexp.MustCompile(`\b`+name+`\+?=\(`).Match(file)
 }

@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,10 +25,17 @@ func rankOnBatchLine(s *subject) []hit {
 			hits = append(hits, outerRanks(s, srun, c.Env, c.Words, c.Depth)...)
 		}
 	}
+	hits = append(hits, s.rankConditions()...)
 	for _, a := range s.Assignments { // export RANK=$SLURM_PROCID in front of srun
 		ranks := []string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK", "PET_NODE_RANK"}
 		if !slices.Contains(ranks, a.Name) || a.Depth > 0 || a.Exported == 0 {
 			continue
+		}
+		if n, known := a.Value.Int(); known && a.Name == "RANK" && !a.Branch && s.stepsBehind(a) {
+			hits = append(hits, hit{
+				at: a.At, message: fmt.Sprintf("RANK is %d in every task of srun", n), why: "the job waits for the other ranks until a timeout",
+				fix: "let each task set it: srun bash -c 'RANK=$SLURM_PROCID python train.py'",
+			})
 		}
 		for _, c := range a.Value.Chars {
 			if c.Ref != nil && ofTask(c.Ref.Name) && s.stepsBehind(a) {
@@ -231,8 +239,11 @@ func torchrunRunsOnce(s *subject, l *launch) []hit {
 	if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
 		return nil
 	}
-	says := fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", s.job.nodes)
-	return []hit{{at: l.At, message: says}}
+	h := hit{at: l.At, message: fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", max(s.job.nodes, s.otherNodes()))}
+	if s.otherNodes() > 1 {
+		h.fix = startElsewhere
+	}
+	return []hit{h}
 }
 
 func nnodesMismatch(s *subject, l *launch) []hit {
@@ -454,4 +465,27 @@ func wrongRank(s *subject) (hits []hit) {
 		}
 	}
 	return hits
+}
+
+// conditionOnRank matches a condition on a variable that differs between tasks.
+var conditionOnRank = regexp.MustCompile(`\bSLURM_(?:PROCID|NODEID|LOCALID)\b`)
+
+// rankConditions finds branches of the batch script that depend on the rank of a task.
+func (s *subject) rankConditions() []hit {
+	itself := slices.ContainsFunc(s.commandsNamed("srun"), func(c *script.Command) bool { return strings.Contains(c.Text(), "$0") })
+	if !s.isBatch() || itself || s.job.nodes <= 1 && s.job.tasks <= 1 {
+		return nil
+	}
+	for _, c := range s.Commands {
+		onRank := slices.ContainsFunc(c.Guards, conditionOnRank.MatchString)
+		if c.Depth > 0 || c.InFunction || !onRank || !startsTrainer(c) && !slices.Contains([]string{"srun", "ray", "mpirun"}, c.Name()) {
+			continue
+		}
+		return []hit{{
+			at: c.At, severity: Warning, message: "the batch script decides by the rank of a task",
+			why: "only one shell runs the batch script, as task 0 of the first node: the other branch never runs",
+			fix: "let each task decide: srun bash -c 'if [ \"$SLURM_NODEID\" = 0 ]; then ...'",
+		}}
+	}
+	return nil
 }

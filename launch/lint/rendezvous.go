@@ -308,7 +308,7 @@ func rendezvousAtOwnHost(s *subject, l *launch) []hit {
 	r := host.Only()
 	own := r != nil && (ownHost.MatchString(r.String()) || r.Name == "HOSTNAME" && !r.Assigned && r.Default == nil)
 	onEach := s.onSeveral(l.Command) && r != nil && r.Depth >= l.Depth || !s.isBatch() && l.Starter("srun") == nil && l.Depth == 0
-	if !own || !onEach || l.kind != "torchrun" || l.backend() == "static" || !l.isMultiNode(st) || l.Branch || l.Loop || s.sharesHost(l) {
+	if !own || !onEach || l.kind != "torchrun" || l.backend() == "static" && !s.onSeveral(l.Command) || !l.isMultiNode(st) || l.Branch || l.Loop || s.sharesHost(l) {
 		return nil
 	}
 	return []hit{{at: host.Origin(), message: "the rendezvous is at " + r.String() + ", another host on each node"}}

@@ -115,6 +115,8 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"submit-words":                 submitWords,
 		"master-addr-several":          masterAddrSeveral,
 		"port-value":                   portValue,
+		"bash-in-sh":                   bashInSh,
+		"mpirun-exports":               mpiExports,
 		"wrong-rank":                   wrongRank,
 		"script-folder":                scriptFolder,
 		"step-exceeds-job":             stepExceedsJob,

@@ -279,6 +279,12 @@ func (s *subject) dockerDevices(d, c *script.Command) (hits []hit) {
 	if open || !found || !slices.Contains(options, "run") {
 		return nil
 	}
+	if a := s.notPassed(text, c); a != nil {
+		hits = append(hits, hit{
+			at: a.At, message: d.Name() + " run does not pass " + a.Name + " to the container", why: "a container gets only the variables of its options: the program does not see it",
+			fix: "use " + d.Name() + " run -e " + a.Name + " ...",
+		})
+	}
 	l := newLaunch(c)
 	n, _, known := l.processesPerNode(s.stepOfLaunch(l))
 	if !strings.Contains(text, "--gpus") && !strings.Contains(text, "nvidia") && !strings.Contains(text, "--device") && !strings.Contains(text, "--privileged") &&
@@ -335,4 +341,52 @@ func scriptFolder(s *subject) (hits []hit) {
 		}
 	}
 	return nil
+}
+
+// notPassed returns an exported variable for programs that a container in front of a program does not get.
+func (s *subject) notPassed(options string, program *script.Command) *script.Assignment {
+	for _, a := range s.Assignments {
+		if readByPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < program.Seq && a.Depth == 0 && !a.Branch && a.Name != "CUDA_VISIBLE_DEVICES" &&
+			!strings.Contains(options, a.Name) && !strings.Contains(options, "--env-file") && !strings.Contains(program.Text(), a.Name) {
+			return a
+		}
+	}
+	return nil
+}
+
+// ofBash matches what only bash understands, at the beginning of a command.
+var ofBash = regexp.MustCompile(`(?m)^\s*(?:source\s|if \[\[ |\[\[ |function \w+ *\{|(?:export\s+)?\w+=\(|declare -)`)
+
+// bashInSh finds bash's own syntax in a script for sh.
+func bashInSh(s *subject) []hit {
+	shell := strings.TrimSpace(strings.TrimPrefix(firstLine(s.Text), "#!"))
+	if shell != "/bin/sh" && shell != "/usr/bin/env sh" || len(s.launches) == 0 && !s.isBatch() {
+		return nil
+	}
+	for _, m := range ofBash.FindAllIndex(s.Text, -1) {
+		if !s.inComment(m[0]) {
+			at := m[0] + len(s.Text[m[0]:m[1]]) - len(strings.TrimLeft(string(s.Text[m[0]:m[1]]), " \t\n"))
+			return []hit{{at: at, message: strings.TrimSpace(string(s.Text[m[0]:m[1]])) + " in a script for /bin/sh"}}
+		}
+	}
+	return nil
+}
+
+// mpiExports finds exported variables that mpirun does not pass to the other hosts.
+func mpiExports(s *subject) (hits []hit) {
+	for _, c := range s.commandsNamed("mpirun", "mpiexec", "orterun") {
+		text := c.Text()
+		hosts := slices.ContainsFunc(c.Words[1:], func(w script.Word) bool {
+			return slices.Contains([]string{"-H", "-host", "--host", "--hostfile", "-hostfile", "-machinefile", "--machinefile"}, w.Text())
+		})
+		if !hosts || s.isBatch() || strings.Contains(text, "localhost") || strings.Contains(text, "-genv") || strings.Contains(text, "mca_base_env_list") {
+			continue
+		}
+		for _, a := range s.Assignments {
+			if readByPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < c.Seq && a.Depth == 0 && !strings.Contains(text, a.Name) {
+				hits = append(hits, hit{at: a.At, message: "mpirun does not pass " + a.Name + " to the other hosts"})
+			}
+		}
+	}
+	return hits
 }

@@ -2,7 +2,9 @@ package lint
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
@@ -24,7 +26,7 @@ func (s *subject) startsOnFirstNode(l *launch) bool {
 	}
 	// Another launcher may serve the other nodes.
 	others := slices.ContainsFunc(s.launches, func(o *launch) bool { return o != l && (o.Depth > 0 || l.Background) })
-	return s.isBatch() && s.job.nodes > 1 && !others
+	return (s.isBatch() && s.job.nodes > 1 || s.otherNodes() > 1) && !others
 }
 
 func launcherRunsOnce(s *subject) (hits []hit) {
@@ -52,7 +54,10 @@ func startedOnce(s *subject, l *launch) []hit {
 	h := hit{
 		at: l.At,
 		message: fmt.Sprintf("the job has %d nodes, but %s is started by the batch script itself",
-			s.job.nodes, l.kind),
+			max(s.job.nodes, s.otherNodes()), l.kind),
+	}
+	if s.otherNodes() > 1 {
+		h.fix = startElsewhere
 	}
 	if _, ok := l.findFlag("config-file"); ok {
 		h.severity = Warning // the file may name a hostfile
@@ -160,4 +165,20 @@ func (l *launch) overHosts() bool {
 // startsUnread reports whether the script may start a training by unread text, of ssh or eval.
 func (s *subject) startsUnread() bool {
 	return len(s.commandsNamed("eval", "ssh", "pdsh", "clush", "pssh", "parallel-ssh", "parallel", "xargs")) > 0
+}
+
+// startElsewhere is the way to all nodes of a job of PBS or LSF.
+const startElsewhere = "start it on each node, once: mpirun --map-by ppr:1:node torchrun ..., pbsdsh, jsrun or ssh"
+
+// otherNodesLine matches a line of PBS or LSF that asks for nodes.
+var otherNodesLine = regexp.MustCompile(`(?m)^#(?:PBS\s+-l\s+(?:[\w=:,]*,)?(?:select|nodes)=|BSUB\s+-nnodes\s+)(\d+)`)
+
+// otherNodes returns the number of nodes of a job of PBS or LSF, or 0.
+func (s *subject) otherNodes() int {
+	m := otherNodesLine.FindSubmatch(s.Text)
+	if m == nil || s.isBatch() {
+		return 0
+	}
+	n, _ := strconv.Atoi(string(m[1])) //nolint:errcheck // digits
+	return n
 }

@@ -126,10 +126,19 @@ var hostLine = regexp.MustCompile(`(?m)^[ \t]*([\w.-]+)[ \t]+([A-Za-z]+)[ \t]*=[
 // hostsOnly matches commands that write a file with a host in each line.
 var hostsOnly = regexp.MustCompile(`^(scontrol show hostnames?|srun (-\S+ )*hostname)\b`)
 
+// mpiLine matches lines of other hostfiles: gpu01:8, gpu01 slots 8.
+var mpiLine = regexp.MustCompile(`(?m)^[A-Za-z][\w.-]*(?::\d+| slots[ :]\d+)$`)
+
 // hostfileWithoutSlots finds hostfiles of deepspeed that have only the names of hosts.
 func hostfileWithoutSlots(s *subject, l *launch) []hit {
 	f, ok := l.findFlag("hostfile", "H")
-	if l.kind != "deepspeed" || !ok || strings.Contains(string(s.Text), "slots") {
+	if l.kind != "deepspeed" || !ok {
+		return nil
+	}
+	if m := mpiLine.FindIndex(s.Text); m != nil && !s.inComment(m[0]) {
+		return []hit{{at: m[0], message: "a line of deepspeed's hostfile is not of the form gpu01 slots=8", fix: "write a blank and slots=NUMBER behind the host"}}
+	}
+	if strings.Contains(string(s.Text), "slots") {
 		return nil
 	}
 	for _, c := range s.Commands {

@@ -185,7 +185,19 @@ func launcherOptions(_ *subject, l *launch) (hits []hit) {
 	_, several := first("multi-gpu")
 	_, own := first("use-deepspeed", "use-fsdp", "cpu")
 	n, number := l.flags["num-processes"].value.Int()
+	_, noSSH := first("no-ssh")
+	_, ranked := first("node-rank")
 	switch {
+	case l.kind == "deepspeed" && chooses && strings.ContainsAny(chosen.value.Text(), " ;"):
+		hits = append(hits, hit{
+			at: chosen.value.Origin(), message: "--include or --exclude has a blank between hosts", why: "deepspeed takes it for a part of the host's name, and stops",
+			fix: "write @ between hosts, and : in front of their GPUs: gpu01:0,1@gpu02:0,1",
+		})
+	case l.kind == "deepspeed" && noSSH && !ranked && !l.open:
+		hits = append(hits, hit{
+			at: l.flags["no-ssh"].at, message: "deepspeed --no_ssh without --node_rank", why: "it stops (\"--node_rank is not set correctly\")",
+			fix: "add --node_rank=RANK, another one on each node",
+		})
 	case l.kind == "deepspeed" && chooses && counts:
 		hits = append(hits, hit{
 			at: chosen.at, message: "deepspeed gets --include or --exclude together with --num_gpus or --num_nodes",
