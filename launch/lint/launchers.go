@@ -41,6 +41,9 @@ func oneDeviceVisible(s *subject) []hit {
 			text, _ := bind.Value.Literal()
 			gpus, one, shows = bind, bindsToOne.MatchString(text), "--gpu-bind="+text+" shows each task one GPU"
 		}
+		if flags, _ := findOption(st.options, "gres-flags"); strings.Contains(flags.Value.Text(), "allow-task-sharing") {
+			continue
+		}
 		if !one || st.perNode == 1 {
 			continue
 		}

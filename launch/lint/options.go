@@ -24,7 +24,7 @@ const slurmNames = `account accel-bind acctg-freq allocation array autocomplete 
 	quit-on-interrupt reboot relative requeue reservation resv-ports segment send-libs share signal slurmd-debug sockets-per-node
 	spread-job spread-segments stepmgr switches task-epilog task-prolog tasks-per-node test-only thread-spec threads
 	threads-per-core time time-min tmp tree-width tres-bind tres-per-job tres-per-task uid umask unbuffered usage
-	use-min-nodes user verbose version wait wait-all-nodes wait-for-children wckey workdir wrap x11`
+	use-min-nodes user verbose version wait wait-all-nodes wait-for-children wckey wrap x11`
 
 // slurmOptions calls yield with the options of sbatch, srun and salloc in the script.
 func (s *subject) slurmOptions(yield func(script.Option) bool) {
@@ -57,6 +57,10 @@ func slurmOptionUnknown(s *subject) []hit {
 		}
 		written := strings.ReplaceAll(o.Name, "_", "-")
 		near := lineerr.Nearest(written, names)
+		if o.Name == "workdir" { // up to Slurm 17.02
+			hits = append(hits, hit{at: o.At, message: "Slurm has no option --workdir any more", fix: "use --chdir"})
+			continue
+		}
 		switch {
 		case len(meant) == 1 || len(meant) == 0 && (near == "" || lineerr.Distance(written, near) > 2*lineerr.Letter):
 		case len(meant) > 1:
@@ -71,7 +75,7 @@ func slurmOptionUnknown(s *subject) []hit {
 
 // Forms of values.
 var (
-	gresForm    = regexp.MustCompile(`^gpu(:[A-Za-z][\w.-]*)?(:\d+[kKmM]?)?(\([A-Z]:[\d,-]+\))?$`)
+	gresForm    = regexp.MustCompile(`^gpu(:[A-Za-z][\w.-]*|:\d[\w.-]+)?(:\d+[kKmM]?)?(\([A-Z]:[\d,-]+\))?$`)
 	usualHours  = regexp.MustCompile(`^(?:12|24|36|48|72|96|168)$`)
 	hoursAsMMSS = regexp.MustCompile(`^(?:24|36|48|72|96):00$`)
 )
@@ -83,6 +87,16 @@ func slurmValue(s *subject) []hit {
 		if h := valueOf(o, s.Text); h.message != "" {
 			hits = append(hits, h)
 		}
+	}
+	total, both := findOption(s.Batch, "ntasks")
+	each, also := findOption(s.Batch, "ntasks-per-node")
+	n, known := total.Value.Int()
+	if per, sure := each.Value.Int(); both && also && known && sure && n < per {
+		hits = append(hits, hit{
+			at: total.At, severity: Warning, message: fmt.Sprintf("--ntasks=%d together with --ntasks-per-node=%d", n, per),
+			why: "Slurm starts the smaller number, and programs that read SLURM_NTASKS_PER_NODE, such as Lightning, wait for the others",
+			fix: "remove --ntasks, and use --nodes",
+		})
 	}
 	return hits
 }

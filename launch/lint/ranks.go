@@ -58,7 +58,7 @@ func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, word
 	var hits []hit
 	for _, w := range words {
 		for _, c := range w.Chars {
-			if c.Ref != nil && ofTask(c.Ref.Name) && c.Ref.Depth < depth && !s.ignoresRank(c.At) {
+			if c.Ref != nil && ofTask(c.Ref.Name) && c.Ref.Depth < depth && !s.ignoresRank(c.At) && !c10dText.MatchString(w.Text()) {
 				says := "$" + c.Ref.Name + " is expanded by the batch script, not by the tasks of srun"
 				hits = append(hits, hit{at: c.At, message: says})
 			}
@@ -66,6 +66,9 @@ func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, word
 	}
 	return hits
 }
+
+// c10dText matches the text of a shell that cannot be read, with a rank that its c10d rendezvous ignores.
+var c10dText = regexp.MustCompile(`(?s)torchrun.* .*--node[-_]rank[= ]\S*\$.*--rdzv[-_]backend[= ]c10d`)
 
 // ignoresRank reports whether the text at a place is the node rank of a c10d
 // rendezvous, which ignores it (rule c10d-with-node-rank).
@@ -173,12 +176,15 @@ func tasksAt(s *subject, srun *script.Command) int {
 	return 0
 }
 
+// ofLightning matches names of a framework that takes the tasks of Slurm for its ranks, however many they are.
+var ofLightning = regexp.MustCompile(`(?i)lightning`)
+
 func pythonRunsOnce(s *subject) []hit {
 	if !s.isBatch() || !s.job.wantsGPUs() || len(s.launches) > 0 {
 		return nil
 	}
 	// More tasks than GPUs on one node are probably meant as CPUs.
-	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus > 0 && s.job.perNode > s.job.gpus) {
+	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus > 0 && s.job.perNode > s.job.gpus && !ofLightning.Match(s.Text)) {
 		return nil
 	}
 	var hits []hit
@@ -214,6 +220,10 @@ func pythonRunsOnce(s *subject) []hit {
 		if s.job.nodes == 1 { // the program may start its own processes, or use all GPUs from one
 			h.severity = Warning
 			h.why = "a batch script runs once: unless the program starts its own processes, it uses one GPU"
+			if s.job.gpus > 0 && s.job.perNode > s.job.gpus {
+				h.why = "a batch script runs once, and Lightning takes the number of tasks for that of ranks: it waits for the others, and only " + countOf(s.job.gpus, "GPU") + " can have one"
+				h.fix = fmt.Sprintf("use --ntasks-per-node=%d with srun python ..., and --cpus-per-task for CPUs", s.job.gpus)
+			}
 		}
 		hits = append(hits, h)
 	}

@@ -79,6 +79,12 @@ func isOwnAddress(host string) bool {
 	return err == nil && (address.IsLoopback() || address.IsUnspecified())
 }
 
+// Hosts of a rendezvous that a failing command makes localhost.
+var (
+	fallsBack = regexp.MustCompile(`\|\|\s*echo\s+["']?(?:localhost|127\.0\.0\.1)`)
+	namesHost = regexp.MustCompile(`HOST|ADDR|MASTER|HEAD|_IP$|ENDPOINT`)
+)
+
 func masterAddrLocalhost(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
@@ -104,6 +110,13 @@ func masterAddrLocalhost(s *subject) []hit {
 		hits = append(hits, h)
 	}
 	for _, a := range s.Assignments {
+		if r := a.Value.Only(); r != nil && fallsBack.MatchString(r.String()) && namesHost.MatchString(a.Name) && !a.Branch && len(s.launches) > 0 {
+			hits = append(hits, hit{
+				at: a.Value.Origin(), severity: Warning, message: a.Name + " falls back to localhost",
+				why: "if the command fails on the nodes, as scontrol does in most containers, each node waits for the others at its own address",
+				fix: "let the script fail there, or find the host in front of srun",
+			})
+		}
 		text, known := a.Value.Literal()
 		if a.Name == "JAX_COORDINATOR_ADDRESS" {
 			text, _, _ = strings.Cut(text, ":")
@@ -314,6 +327,9 @@ func rendezvousAtOwnHost(s *subject, l *launch) []hit {
 	return []hit{{at: host.Origin(), message: "the rendezvous is at " + r.String() + ", another host on each node"}}
 }
 
+// inArray matches an endpoint within the elements of an array.
+var inArray = regexp.MustCompile(`--(?:rdzv[-_]endpoint|master[-_]addr)[= ]["']?\$\{?SLURM_LAUNCH_NODE_IPADDR`)
+
 // masterAddrNotFirst finds variables of Slurm that are not the address of the first node.
 func masterAddrNotFirst(s *subject) []hit {
 	var hits []hit
@@ -343,6 +359,13 @@ func masterAddrNotFirst(s *subject) []hit {
 		if a.Name == "MASTER_ADDR" && a.Exported > 0 && s.job.nodes != 1 && s.stepsBehind(a) {
 			look(a.Value)
 		}
+	}
+	// In the elements of an array, which this package does not follow.
+	if at := inArray.FindIndex(s.Text); len(hits) == 0 && at != nil && len(s.launches) > 0 && !s.isBatch() && !s.inComment(at[0]) {
+		hits = append(hits, hit{
+			at: at[0], severity: Warning, message: "the master is $SLURM_LAUNCH_NODE_IPADDR, the host where srun was run",
+			why: "without a batch script that is a login node, where no rank listens",
+		})
 	}
 	return hits
 }

@@ -115,6 +115,7 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"submit-words":                 submitWords,
 		"master-addr-several":          masterAddrSeveral,
 		"port-value":                   portValue,
+		"nodes-told":                   nodesTold,
 		"bash-in-sh":                   bashInSh,
 		"mpirun-exports":               mpiExports,
 		"wrong-rank":                   wrongRank,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
@@ -228,10 +229,19 @@ func firstLine(text []byte) string {
 // containerWithoutGPUs finds containers that start training and do not see the GPUs.
 func containerWithoutGPUs(s *subject) (hits []hit) {
 	for _, c := range s.Commands {
-		if !startsTrainer(c) || c.Branch || onCPU(c) || isTool(c) {
+		if !startsTrainer(c) || c.Branch {
 			continue
 		}
-		if x := c.Starter("singularity", "apptainer"); x != nil {
+		x := c.Starter("singularity", "apptainer")
+		if x != nil {
+			if hits := s.noImage(x); hits != nil {
+				return hits
+			}
+		}
+		if onCPU(c) || isTool(c) {
+			continue
+		}
+		if x != nil {
 			hits = append(hits, s.withoutDriver(x)...)
 		}
 		if d := c.Starter("docker", "podman", "nvidia-docker"); d != nil && newLaunch(c) != nil {
@@ -247,9 +257,12 @@ func isTool(c *script.Command) bool {
 	return file != "" && isPreparation(path.Base(file))
 }
 
+// ofAMD matches names of AMD's software and of clusters with its GPUs.
+var ofAMD = regexp.MustCompile(`(?i)rocm|\blumi|\bHIP_|\bROCR_|\bMI[23]\d\d|frontier`)
+
 func (s *subject) withoutDriver(x *script.Command) []hit {
 	text := x.Text()
-	other := strings.Contains(strings.ToLower(text), "rocm") || strings.Contains(text, "--rocm") || strings.Contains(text, "--nv") || strings.Contains(text, "-nv")
+	other := ofAMD.Match(s.Text) || strings.Contains(text, "--rocm") || strings.Contains(text, "--nv") || strings.Contains(text, "-nv")
 	if other || containsFunc(s.refsOf(x), func(r *script.Ref) bool { return r.NamesOptions() || r.Several }) || !s.job.wantsGPUs() && len(s.launches) == 0 ||
 		s.assignsVariable("SINGULARITY_NV") || s.assignsVariable("APPTAINER_NV") {
 		return nil
@@ -304,25 +317,26 @@ func (s *subject) dockerDevices(d, c *script.Command) (hits []hit) {
 	return hits
 }
 
-// variableMisspelled finds exported names that are almost those that programs read.
+// variableMisspelled finds names that are almost those that programs read.
 func variableMisspelled(s *subject) (hits []hit) {
-	meant := map[string]string{
-		"MASTER_ADDRESS": "MASTER_ADDR", "MASTER_ADR": "MASTER_ADDR", "MASTER_IP": "MASTER_ADDR", "MASTERADDR": "MASTER_ADDR", "MASTERPORT": "MASTER_PORT",
-		"CUDA_VISIBLE_DEVICE": "CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICE_ID": "CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES",
-		"CUDA_DEVICES_VISIBLE": "CUDA_VISIBLE_DEVICES", "CUDA_VISBLE_DEVICES": "CUDA_VISIBLE_DEVICES", "CUDA_VISIABLE_DEVICES": "CUDA_VISIBLE_DEVICES",
-		"NCCL_SOCKET_IFACE": "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_NAME": "NCCL_SOCKET_IFNAME", "NCCL_IFNAME": "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAMES": "NCCL_SOCKET_IFNAME",
-		"NCCL_SOCKET_INAME": "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFACE": "GLOO_SOCKET_IFNAME", "OMP_NUM_THREAD": "OMP_NUM_THREADS", "NCCL_DISABLE_IB": "NCCL_IB_DISABLE",
-		"NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE", "TOKENIZERS_PARALLELIZM": "TOKENIZERS_PARALLELISM", "WORLDSIZE": "WORLD_SIZE", "LOCALRANK": "LOCAL_RANK",
+	known := strings.Fields(`CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_RANK NCCL_SOCKET_IFNAME
+		GLOO_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_P2P_DISABLE OMP_NUM_THREADS TOKENIZERS_PARALLELISM PYTORCH_CUDA_ALLOC_CONF CUDA_LAUNCH_BLOCKING`)
+	others := map[string]string{
+		"MASTER_ADDRESS": "MASTER_ADDR", "MASTER_IP": "MASTER_ADDR", "CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES", "CUDA_DEVICES_VISIBLE": "CUDA_VISIBLE_DEVICES",
+		"NCCL_IFNAME": "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFACE": "NCCL_SOCKET_IFNAME", "NCCL_DISABLE_IB": "NCCL_IB_DISABLE", "NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE",
 	}
 	for a := range s.sets() {
-		right := meant[a.Name]
-		if right == "" || a.Exported == 0 && a.command == nil || s.assignsVariable(right) {
+		if slices.Contains(known, a.Name) || len(a.Name) < 8 || a.Exported == 0 && a.command == nil {
 			continue
 		}
-		read := regexp.MustCompile(`\$\{?` + a.Name + `\b`).Match(s.Text)
-		if !read {
-			hits = append(hits, hit{at: a.At, message: a.Name + " is set, and nothing reads it", fix: "use " + right})
+		right := others[a.Name]
+		if near := lineerr.Nearest(a.Name, known); right == "" && near != "" && lineerr.Distance(a.Name, near) <= 2*lineerr.Letter {
+			right = near
 		}
+		if right == "" || s.assignsVariable(right) || regexp.MustCompile(`\$\{?`+regexp.QuoteMeta(a.Name)+`\b`).Match(s.Text) {
+			continue
+		}
+		hits = append(hits, hit{at: a.At, message: a.Name + " is set, and nothing reads it", fix: "use " + right})
 	}
 	return hits
 }
@@ -389,4 +403,57 @@ func mpiExports(s *subject) (hits []hit) {
 		}
 	}
 	return hits
+}
+
+// toldNodes matches arguments of programs that say the number of nodes.
+var toldNodes = regexp.MustCompile(`^(?:--?|\+{0,2}trainer\.|--trainer\.)(?:nnodes|num[-_]nodes|n_nodes)(?:=(\d+))?$`)
+
+// nodesTold finds programs that are told another number of nodes than the job has.
+func nodesTold(s *subject) (hits []hit) {
+	if !s.isBatch() || s.job.nodes < 2 || s.Heterogeneous {
+		return nil
+	}
+	for _, c := range s.Commands {
+		if !runsPython(c) || c.Branch || c.InFunction || c.Background {
+			continue
+		}
+		for i, w := range c.Words {
+			if !toldNodes.MatchString(w.Text()) {
+				continue
+			}
+			_, value, found := w.Cut('=')
+			if !found && i+1 < len(c.Words) {
+				value = c.Words[i+1]
+			}
+			if n, known := value.Int(); known && n != s.job.nodes {
+				hits = append(hits, hit{at: w.Origin(), message: fmt.Sprintf("the program is told %s, but the job has %d", countOf(n, "node"), s.job.nodes)})
+			}
+		}
+	}
+	return hits
+}
+
+// noImage finds singularity exec without an image: its first word that is no option is the program.
+func (s *subject) noImage(x *script.Command) []hit {
+	valued := strings.Fields("bind env env-file home overlay pwd workdir scratch network network-args security app add-caps drop-caps dns hostname fusemount mount apply-cgroups")
+	i := slices.IndexFunc(x.Words, func(w script.Word) bool { return w.Text() == "exec" })
+	for i++; i > 0 && i < len(x.Words); i++ {
+		w := x.Words[i]
+		name, _, found := w.Cut('=')
+		switch option := strings.TrimLeft(name.Text(), "-"); {
+		case len(w.Refs()) > 0:
+			return nil
+		case w.HasPrefix("--") && !found && slices.Contains(valued, option), !w.HasPrefix("--") && w.HasPrefix("-") && len(w.Text()) == 2 && strings.Contains("BHWSo", option):
+			i++
+		case w.HasPrefix("-"):
+		case pythonName.MatchString(w.Text()) || slices.Contains([]string{"torchrun", "bash", "sh", "accelerate", "deepspeed"}, w.Text()):
+			return []hit{{
+				at: w.At, severity: Error, message: x.Name() + " exec has no image in front of " + w.Text(), why: "it takes the program for the file of the image, and does not find it",
+				fix: "write the image in front of the program",
+			}}
+		default:
+			return nil
+		}
+	}
+	return nil
 }

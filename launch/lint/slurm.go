@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
@@ -23,6 +24,9 @@ func sbatchWords(s *subject) []hit {
 
 // otherCase matches a comment that would be an #SBATCH line in upper case.
 var otherCase = regexp.MustCompile(`^(?i:sbatch)(\s+(--[a-z-]+(=\S+|\s+[^-\s]\S*)?|-[A-Za-z]\s*[^-\s]\S*))+\s*(#.*)?$`)
+
+// nearlyBatch matches a misspelled #SBATCH line.
+var nearlyBatch = regexp.MustCompile(`^S?[A-Z]{3,8}\s+--?[A-Za-z]`)
 
 // spacedOptions returns the comments that would be #SBATCH lines without the blank after #. If the script has #SBATCH
 // lines, it returns none, because the comments may be disabled options.
@@ -45,6 +49,16 @@ func sbatchLineIgnored(s *subject) []hit {
 			hits = append(hits, hit{
 				at: c.At, severity: Warning, message: "#" + c.Text[:len("sbatch")] + " is not #SBATCH",
 				why: "sbatch takes this line for a comment and ignores the option", fix: "write #SBATCH in upper case",
+			})
+		}
+	}
+	for _, c := range s.Comments {
+		name, _, _ := strings.Cut(c.Text, " ")
+		atStart := c.At == 0 || s.Text[c.At-1] == '\n'
+		if atStart && nearlyBatch.MatchString(c.Text) && !strings.EqualFold(name, "SBATCH") && lineerr.Distance(name, "SBATCH") <= 2*lineerr.Letter {
+			hits = append(hits, hit{
+				at: c.At, severity: Warning, message: "#" + name + " is not #SBATCH",
+				why: "sbatch takes this line for a comment and ignores the option", fix: "write #SBATCH",
 			})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
@@ -138,6 +139,12 @@ func nodeRankConstant(s *subject) []hit {
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
 			hits = append(hits, hit{at: f.value.Origin(), message: "every node has node rank " + showWord(f.value)})
+		case number && s.takesNodes(l):
+			hits = append(hits, hit{
+				at: f.value.Origin(), severity: Warning, message: "the script takes the number of nodes, but its node rank is always " + showWord(f.value),
+				why: "each node that runs it has that rank, and waits for the others",
+				fix: "take the rank from the caller too: --node-rank=\"$NODE_RANK\"",
+			})
 		case number && l.Starter("srun") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
 			says := "every node has node rank " + showWord(f.value) + ", and NODE_RANK is not used"
 			hits = append(hits, hit{at: f.value.Origin(), message: says})
@@ -181,4 +188,22 @@ func (s *subject) otherNodes() int {
 	}
 	n, _ := strconv.Atoi(string(m[1])) //nolint:errcheck // digits
 	return n
+}
+
+// takesNodes reports whether a script for each node gets the number of nodes and the master from its caller.
+func (s *subject) takesNodes(l *launch) bool {
+	given := func(w script.Word) bool {
+		r := w.Only()
+		if r == nil || r.Assigned || r.Edited || strings.HasPrefix(r.Name, "SLURM") {
+			return false
+		}
+		n, known := 0, true
+		if r.Default != nil {
+			n, known = r.Default.Int()
+		}
+		return r.Default == nil || !known || n > 1
+	}
+	nodes, _ := l.nnodes()
+	host, meets := l.host()
+	return !s.isBatch() && l.Depth == 0 && !l.Branch && l.backend() == "static" && given(nodes.value) && meets && given(host) && !s.sharesHost(l)
 }

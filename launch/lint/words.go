@@ -30,7 +30,7 @@ func srunStartsNoProgram(s *subject) []hit {
 				at: w.At, message: says, why: "srun takes the assignment for a program and does not find it",
 				fix: "write it in front of srun (" + lineerr.Clip(text) + " srun ...), or use srun env NAME=value ...",
 			})
-		case strings.Contains(strings.TrimSpace(w.Text()), " "):
+		case hasBlank(w) && len(s.Unfilled) == 0:
 			hits = append(hits, hit{
 				at: w.At, message: says, why: "the whole text in quotes is one word, and there is no program of that name",
 				fix: "remove the quotes around the command, or use srun bash -c '...'",
@@ -164,6 +164,11 @@ func launcherOptions(_ *subject, l *launch) (hits []hit) {
 	known, foreign := launcherNames(l.kind)
 	for name, f := range l.flags {
 		shown := "--" + strings.ReplaceAll(name, "-", "_")
+		if f.value.HasPrefix("--") && slices.Contains(strings.Fields(`nproc-per-node nnodes node-rank master-addr master-port rdzv-backend rdzv-endpoint rdzv-id
+			num-processes num-machines machine-rank main-process-ip main-process-port num-cpu-threads-per-process mixed-precision config-file
+			gpu-ids num-gpus num-nodes hostfile include`), name) {
+			hits = append(hits, hit{at: f.at, message: shown + " has no value, but is followed by " + showWord(f.value), fix: "write its value behind it"})
+		}
 		isPrefix := func(k string) bool { return strings.HasPrefix(k, name) }
 		if slices.ContainsFunc(known, isPrefix) {
 			continue // the beginning of an option is enough
@@ -178,6 +183,12 @@ func launcherOptions(_ *subject, l *launch) (hits []hit) {
 			h.fix = "use --" + near
 		}
 		hits = append(hits, h)
+	}
+	if len(l.program) > 0 && slices.Contains([]string{"true", "false", "True", "False"}, l.program[0].Text()) {
+		hits = append(hits, hit{
+			at: l.program[0].At, message: l.kind + " takes " + l.program[0].Text() + " for the program", why: "the option in front of it has no value",
+			fix: "remove " + l.program[0].Text() + ", and the option if it is not wanted",
+		})
 	}
 	first := func(names ...string) (flag, bool) { return l.findFlag(names...) }
 	chosen, chooses := first("include", "i", "exclude", "e")
@@ -288,4 +299,17 @@ func behindScript(c *script.Command) []hit {
 		}
 	}
 	return nil
+}
+
+// hasBlank reports whether the known text of a word has a blank within.
+func hasBlank(w script.Word) bool {
+	var known strings.Builder
+	for _, c := range w.Chars {
+		if c.Ref == nil {
+			known.WriteByte(c.Byte)
+		} else {
+			known.WriteByte('$')
+		}
+	}
+	return strings.Contains(strings.TrimSpace(known.String()), " ")
 }
