@@ -29,23 +29,30 @@ func masterAddrSeveral(s *subject) (hits []hit) {
 		switch {
 		case known && notExpanded.MatchString(literal):
 			hits = append(hits, hit{
-				at: host.Origin(), message: "the master is the text " + showWord(host), why: "the shell does not expand it in single quotes, and no host has this name",
+				at: host.Origin(), message: "the master is the text " + showWord(host),
+				why: "the shell does not expand it in single quotes, and no host has this name",
 				fix: "use double quotes, or none",
 			})
-		case withPort.MatchString(literal) || strings.Count(text, ":") == 1 && endsInPort.MatchString(text) || strings.Count(text, ":") == 1 && slices.ContainsFunc(host.Refs(), func(r *script.Ref) bool { return strings.HasSuffix(r.Name, "PORT") }):
+		case withPort.MatchString(literal) || strings.Count(text, ":") == 1 && endsInPort.MatchString(text) ||
+			strings.Count(text, ":") == 1 &&
+				slices.ContainsFunc(host.Refs(), func(r *script.Ref) bool { return strings.HasSuffix(r.Name, "PORT") }):
 			hits = append(hits, hit{
-				at: host.Origin(), message: "the master " + showWord(host) + " has a port", why: "the launcher takes all of it for the name of a host, and does not find it",
+				at: host.Origin(), message: "the master " + showWord(host) + " has a port",
+				why: "the launcher takes all of it for the name of a host, and does not find it",
 				fix: "put the port into --master-port or MASTER_PORT",
 			})
 		case r != nil && !r.Edited && printsHosts.MatchString(text) && nodes != 1:
 			hits = append(hits, hit{at: host.Origin(), message: "the master is the list of all nodes, with a line for each"})
-		case r != nil && (r.Edited && strings.HasPrefix(r.Name, "SLURM_") && strings.HasSuffix(r.Name, "NODELIST") || cutsList.MatchString(text)) && !strings.Contains(text, "scontrol") && nodes != 1:
+		case r != nil && (r.Edited && strings.HasPrefix(r.Name, "SLURM_") && strings.HasSuffix(r.Name, "NODELIST") ||
+			cutsList.MatchString(text)) && !strings.Contains(text, "scontrol") && nodes != 1:
 			hits = append(hits, hit{
-				at: host.Origin(), severity: Warning, message: "the master is cut out of the list of nodes", why: "Slurm writes gpu[01-04] for neighbors, and a part of it is no host",
+				at: host.Origin(), severity: Warning, message: "the master is cut out of the list of nodes",
+				why: "Slurm writes gpu[01-04] for neighbors, and a part of it is no host",
 			})
 		case r != nil && listElement(r, s.Text) && nodes != 1:
 			hits = append(hits, hit{
-				at: host.Origin(), message: "the master is " + r.String() + ", and " + r.Name + " is no array", why: "element 0 of a text is all of it, a line for each host",
+				at: host.Origin(), message: "the master is " + r.String() + ", and " + r.Name + " is no array",
+				why: "element 0 of a text is all of it, a line for each host",
 				fix: "write parentheses around the list: " + r.Name + "=($(scontrol show hostnames \"$SLURM_JOB_NODELIST\"))",
 			})
 		case r != nil && printsAddresses.MatchString(text):
@@ -76,12 +83,15 @@ func portValue(s *subject) (hits []hit) {
 		r := port.Only()
 		switch {
 		case known && err == nil && n > 65535:
-			hits = append(hits, hit{at: port.Origin(), message: "there is no port " + text, why: "ports end at 65535: torch rejects it, or uses " + strconv.Itoa(n%65536)})
+			hits = append(hits, hit{at: port.Origin(), message: "there is no port " + text,
+				why: "ports end at 65535: torch rejects it, or uses " + strconv.Itoa(n%65536)})
 		case r == nil || r.Edited:
 		case r.Name == "SLURM_JOB_ID" || r.Name == "SLURM_JOBID":
-			hits = append(hits, hit{at: port.Origin(), message: "the port is the job ID", why: "ports end at 65535, so every job with a higher ID fails, and those below 1024 need root"})
+			hits = append(hits, hit{at: port.Origin(), message: "the port is the job ID",
+				why: "ports end at 65535, so every job with a higher ID fails, and those below 1024 need root"})
 		case r.Name == "RANDOM":
-			hits = append(hits, hit{at: port.Origin(), message: "the port is $RANDOM, a number from 0 to 32767", why: "one job in 32 gets a port below 1024, which needs root (\"permission denied\")"})
+			hits = append(hits, hit{at: port.Origin(), message: "the port is $RANDOM, a number from 0 to 32767",
+				why: "one job in 32 gets a port below 1024, which needs root (\"permission denied\")"})
 		}
 	}
 	for _, l := range s.launches {
@@ -110,7 +120,8 @@ func ownHostInTasks(s *subject) (hits []hit) {
 			continue
 		}
 		if st := s.stepOfStarter(a.Via[i]); st.nodes > 1 && st.tasks != 1 {
-			hits = append(hits, hit{at: a.Value.Origin(), severity: Error, message: "MASTER_ADDR is " + r.String() + " in each task, another host on each node"})
+			hits = append(hits, hit{at: a.Value.Origin(), severity: Error,
+				message: "MASTER_ADDR is " + r.String() + " in each task, another host on each node"})
 		}
 	}
 	return hits
@@ -119,7 +130,8 @@ func ownHostInTasks(s *subject) (hits []hit) {
 // randomOnEachNode finds rendezvous IDs and ports that each run of a script chooses for itself, if the script is for one of several nodes.
 func randomOnEachNode(s *subject) (hits []hit) {
 	for _, l := range s.launches {
-		if s.isBatch() || l.Starter("srun", "ssh") != nil || l.kind != "torchrun" || !l.isMultiNode(step{}) || l.Branch || l.Loop || l.InFunction || s.sharesHost(l) {
+		if s.isBatch() || l.Starter("srun", "ssh") != nil || l.kind != "torchrun" || !l.isMultiNode(step{}) || l.Branch || l.Loop ||
+			l.InFunction || s.sharesHost(l) {
 			continue
 		}
 		id, _ := l.findFlag("rdzv-id")
@@ -148,18 +160,21 @@ func stepExceedsJob(s *subject) (hits []hit) {
 		nodes, ok := findOption(c.Options, "nodes")
 		_, other := findOption(c.Options, "jobid")
 		if n := s.job.resolveNumber(nodes.Value); ok && !other && !c.Open && n > s.job.nodes {
-			hits = append(hits, hit{at: nodes.At, message: fmt.Sprintf("srun asks for %d nodes, but the job has %s", n, countOf(s.job.nodes, "node"))})
+			hits = append(hits, hit{at: nodes.At,
+				message: fmt.Sprintf("srun asks for %d nodes, but the job has %s", n, countOf(s.job.nodes, "node"))})
 		}
 	}
 	return hits
 }
 
-// foregroundLoop finds loops that start the launchers of several nodes one after the other.
+// foregroundLoop finds loops that start the launchers of several nodes without &.
 func foregroundLoop(s *subject) (hits []hit) {
 	for _, l := range s.launches {
 		rank, ranked := l.nodeRank()
 		srun := l.Starter("srun")
-		if !l.Loop || l.Background || l.Branch || l.InFunction || !ranked || !slices.ContainsFunc(rank.value.Refs(), func(r *script.Ref) bool { return r.Assigned }) || !l.isMultiNode(s.job) || srun != nil && !l.overHosts() {
+		if !l.Loop || l.Background || l.Branch || l.InFunction || !ranked ||
+			!slices.ContainsFunc(rank.value.Refs(), func(r *script.Ref) bool { return r.Assigned }) || !l.isMultiNode(s.job) || srun != nil &&
+			!l.overHosts() {
 			continue
 		}
 		hits = append(hits, hit{at: l.At})
@@ -167,9 +182,11 @@ func foregroundLoop(s *subject) (hits []hit) {
 	launcher := regexp.MustCompile(`\b(torchrun|torch\.distributed\.(run|launch)|accelerate launch)\b`)
 	for _, c := range s.commandsNamed("ssh") {
 		text := c.Text()
-		detached := strings.Contains(text, "nohup") || strings.HasSuffix(strings.TrimSpace(strings.Trim(text, `"'`)), "&") || strings.Contains(text, "tmux") ||
+		detached := strings.Contains(text, "nohup") || strings.HasSuffix(strings.TrimSpace(strings.Trim(text, `"'`)), "&") ||
+			strings.Contains(text, "tmux") ||
 			strings.Contains(text, "screen") || slices.ContainsFunc(c.Words[1:], func(w script.Word) bool { return w.Text() == "-f" })
-		if c.Loop && !c.Background && !c.InFunction && !detached && launcher.MatchString(text) && regexp.MustCompile(`--(node|machine)[-_]rank[= ]\S*\$`).MatchString(text) {
+		if c.Loop && !c.Background && !c.InFunction && !detached && launcher.MatchString(text) &&
+			regexp.MustCompile(`--(node|machine)[-_]rank[= ]\S*\$`).MatchString(text) {
 			hits = append(hits, hit{at: c.At})
 		}
 	}
@@ -184,7 +201,7 @@ func raySteps(s *subject) (hits []hit) {
 		head := slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.Text() == "--head" })
 		if c.Arg(1) == "start" && head && s.onSeveral(c) && !c.Branch {
 			hits = append(hits, hit{
-				at: c.At, message: "srun starts ray with --head in each task", why: "each becomes the head of its own cluster",
+				at: c.At, message: "srun starts ray with --head in each task", why: "each becomes the head of a separate cluster",
 				fix: "use srun --nodes=1 --ntasks=1 --nodelist=HEAD ray start --head --block &",
 			})
 			continue
@@ -217,12 +234,14 @@ func mpiSlots(s *subject) (hits []hit) {
 				if slots = countSlots(next); slots > 0 {
 					source = "the hosts in " + text
 				}
-			case "--oversubscribe", "-oversubscribe", "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f", "--map-by", "-map-by", "-ppn", "-perhost":
+			case "--oversubscribe", "-oversubscribe", "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f",
+				"--map-by", "-map-by", "-ppn", "-perhost":
 				free = free || !strings.Contains(text, "map-by") || strings.Contains(next, "OVERSUBSCRIBE")
 			}
 		}
 		h := hit{at: at}
-		if slots == 0 && c.Name() != "horovodrun" && s.isBatch() && s.job.tasks > 0 && len(c.Via) == 0 && !strings.Contains(string(s.Text), "impi") {
+		if slots == 0 && c.Name() != "horovodrun" && s.isBatch() && s.job.tasks > 0 && len(c.Via) == 0 &&
+			!strings.Contains(string(s.Text), "impi") {
 			slots, source, h.severity = s.job.tasks, "the job", Warning
 		}
 		if at == 0 || n == 0 || slots == 0 || free || n <= slots {

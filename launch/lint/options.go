@@ -45,7 +45,12 @@ func (s *subject) slurmOptions(yield func(script.Option) bool) {
 func slurmOptionUnknown(s *subject) []hit {
 	names := strings.Fields(slurmNames)
 	var hits []hit
+	seen := map[string]bool{}
 	for o := range s.slurmOptions {
+		if seen[o.Name] {
+			continue
+		}
+		seen[o.Name] = true
 		if len(o.Name) < 2 || slices.Contains(names, o.Name) || strings.HasPrefix(o.Name, "container-") || !startsWithLetter(o.Name) {
 			continue
 		}
@@ -107,7 +112,8 @@ func valueOf(o script.Option, file []byte) hit {
 	rejects := "Slurm rejects the script, or the step"
 	switch short := string(file[o.At:min(o.At+3, len(file))]); {
 	case len(short) == 3 && short[0] == '-' && short[1] != '-' && short[2] == '=' && strings.IndexByte("NncGtpwA", short[1]) >= 0:
-		return hit{at: o.At, message: short + " has a value that begins with =", why: rejects, fix: "use " + short[:2] + " VALUE, or the long option with ="}
+		return hit{at: o.At, message: short + " has a value that begins with =", why: rejects,
+			fix: "use " + short[:2] + " VALUE, or the long option with ="}
 	case !known || text == "":
 	case o.Name == "gres":
 		for entry := range strings.SplitSeq(text, ",") {
@@ -177,15 +183,21 @@ func rightName(name string) string {
 // ofSlurm matches variables of schedulers in text that is not expanded further.
 var ofSlurm = regexp.MustCompile(`\$?\{?\b((?:SLURM|PBS|LSB|SGE)_\w+)(:?[-=?+])?`)
 
-// slurmVariableUnset finds variables that Slurm does not set: misspelled ones, and those of options that the job does not use.
+// slurmVariableUnset finds variables that Slurm does not set: misspelled names, and variables of options that the
+// job does not use.
 func slurmVariableUnset(s *subject) []hit {
 	var hits []hit
 	seen := map[string]bool{}
 	for r, at := range s.refs {
-		if seen[r.Name] || r.Default != nil || r.Required || r.Assigned || s.assignsVariable(r.Name) || strings.Contains(string(s.Text), "-z \"$"+r.Name) {
+		if seen[r.Name] || !ofScheduler.MatchString(r.Name) {
 			continue
 		}
+		seen[r.Name] = true
 		needs, right := slurmSets(r.Name), rightName(r.Name)
+		if len(needs) == 0 && right == "" || r.Default != nil || r.Required || r.Assigned || s.assignsVariable(r.Name) ||
+			regexp.MustCompile(`-[nzv] +["']?\$?\{?`+r.Name+`\b`).Match(s.Text) {
+			continue
+		}
 		given := func(o script.Option) bool { return slices.Contains(needs, o.Name) }
 		switch {
 		case right != "" && (s.isBatch() || len(s.commandsNamed("srun")) > 0 || strings.HasPrefix(r.Name, "SLURM")):
@@ -194,14 +206,17 @@ func slurmVariableUnset(s *subject) []hit {
 			continue
 		default:
 			hits = append(hits, hit{
-				at: at, message: r.Name + " is used without --" + needs[0], why: "Slurm sets it only with that option: unless sbatch gets it on its command line, the variable is empty",
+				at: at, message: r.Name + " is used without --" + needs[0],
+				why: "Slurm sets it only with that option: unless sbatch gets it on its command line, the variable is empty",
 				fix: "add #SBATCH --" + needs[0] + "=VALUE, or use ${" + r.Name + ":-VALUE}",
 			})
 		}
-		seen[r.Name] = true
 	}
 	return hits
 }
+
+// ofScheduler matches the names of a scheduler's variables.
+var ofScheduler = regexp.MustCompile(`^(?:SLURM|PBS|LSB|LS|SGE|PE)_`)
 
 // refs calls yield with the unknown parts of all words.
 func (s *subject) refs(yield func(*script.Ref, int) bool) {

@@ -176,7 +176,7 @@ func tasksAt(s *subject, srun *script.Command) int {
 	return 0
 }
 
-// ofLightning matches names of a framework that takes the tasks of Slurm for its ranks, however many they are.
+// ofLightning matches names of a framework that takes the tasks of Slurm for its ranks.
 var ofLightning = regexp.MustCompile(`(?i)lightning`)
 
 func pythonRunsOnce(s *subject) []hit {
@@ -221,7 +221,7 @@ func pythonRunsOnce(s *subject) []hit {
 			h.severity = Warning
 			h.why = "a batch script runs once: unless the program starts its own processes, it uses one GPU"
 			if s.job.gpus > 0 && s.job.perNode > s.job.gpus {
-				h.why = "a batch script runs once, and Lightning takes the number of tasks for that of ranks: it waits for the others, and only " + countOf(s.job.gpus, "GPU") + " can have one"
+				h.why = "a batch script runs once, and Lightning takes the number of tasks for the number of ranks: it waits for the others, and only " + countOf(s.job.gpus, "GPU") + " can have one"
 				h.fix = fmt.Sprintf("use --ntasks-per-node=%d with srun python ..., and --cpus-per-task for CPUs", s.job.gpus)
 			}
 		}
@@ -249,7 +249,8 @@ func torchrunRunsOnce(s *subject, l *launch) []hit {
 	if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
 		return nil
 	}
-	h := hit{at: l.At, message: fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", max(s.job.nodes, s.otherNodes()))}
+	h := hit{at: l.At,
+		message: fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", max(s.job.nodes, s.otherNodes()))}
 	if s.otherNodes() > 1 {
 		h.fix = startElsewhere
 	}
@@ -429,7 +430,8 @@ func wrongRank(s *subject) (hits []hit) {
 	for _, l := range s.launches {
 		f, ok := l.nodeRank()
 		if r := f.value.Only(); ok && r != nil && r.Name == "SLURM_LOCALID" && r.Default == nil && !l.isSingleNode(s.stepOfLaunch(l)) {
-			add(f.value.Origin(), "the node rank", r.Name, "it counts the tasks of a node, so with a task per node every node has rank 0", "SLURM_NODEID")
+			add(f.value.Origin(), "the node rank", r.Name,
+				"it counts the tasks of a node, so with a task per node every node has rank 0", "SLURM_NODEID")
 		}
 	}
 	look := func(name string, value script.Word, st step) {
@@ -439,7 +441,8 @@ func wrongRank(s *subject) (hits []hit) {
 		}
 		switch {
 		case (name == "LOCAL_RANK" || name == "CUDA_VISIBLE_DEVICES") && r.Name == "SLURM_PROCID" && st.nodes > 1:
-			add(value.Origin(), name, r.Name, "it counts the tasks of all nodes: on the second node no GPU has that number (\"invalid device ordinal\")", "SLURM_LOCALID")
+			add(value.Origin(), name, r.Name,
+				"it counts the tasks of all nodes: on the second node no GPU has that number (\"invalid device ordinal\")", "SLURM_LOCALID")
 		case name == "RANK" && r.Name == "SLURM_LOCALID" && st.nodes > 1:
 			add(value.Origin(), name, r.Name, "it counts the tasks of a node: every node has the same ranks, and the job hangs", "SLURM_PROCID")
 		case name == "RANK" && r.Name == "SLURM_NODEID" && st.nodes > 0 && st.perNode > 1:

@@ -110,7 +110,8 @@ func masterAddrLocalhost(s *subject) []hit {
 		hits = append(hits, h)
 	}
 	for _, a := range s.Assignments {
-		if r := a.Value.Only(); r != nil && fallsBack.MatchString(r.String()) && namesHost.MatchString(a.Name) && !a.Branch && len(s.launches) > 0 {
+		if r := a.Value.Only(); r != nil && fallsBack.MatchString(r.String()) && namesHost.MatchString(a.Name) && !a.Branch &&
+			len(s.launches) > 0 {
 			hits = append(hits, hit{
 				at: a.Value.Origin(), severity: Warning, message: a.Name + " falls back to localhost",
 				why: "if the command fails on the nodes, as scontrol does in most containers, each node waits for the others at its own address",
@@ -192,7 +193,10 @@ func masterAddrFixed(s *subject) []hit {
 
 func masterAddrUnset(s *subject) []hit {
 	completes := func(a *script.Assignment) bool { // MASTER_ADDR=${MASTER_ADDR}.cluster
-		return slices.ContainsFunc(a.Value.Refs(), func(r *script.Ref) bool { return r.Name == "MASTER_ADDR" && !r.Assigned && r.Default == nil })
+		return slices.ContainsFunc(a.Value.Refs(), func(r *script.Ref) bool {
+			return r.Name == "MASTER_ADDR" && !r.Assigned &&
+				r.Default == nil
+		})
 	}
 	set := func(a set) bool { return a.Name == "MASTER_ADDR" && !completes(a.Assignment) }
 	if s.setsUnknown() || containsFunc(s.sets(), set) {
@@ -226,7 +230,8 @@ func setsMasterAddr(srun *script.Command) bool {
 }
 
 func noRendezvous(s *subject, l *launch) []hit {
-	if _, host := l.host(); l.kind == "accelerate" && !host && !l.open && l.isMultiNode(s.stepOfLaunch(l)) && !l.Branch && !s.hasHostfile(l) {
+	if _, host := l.host(); l.kind == "accelerate" && !host && !l.open && l.isMultiNode(s.stepOfLaunch(l)) && !l.Branch &&
+		!s.hasHostfile(l) {
 		if _, config := l.findFlag("config-file"); !config {
 			return []hit{{
 				at: l.At, severity: Warning, message: "accelerate on several machines has no --main_process_ip",
@@ -321,7 +326,8 @@ func rendezvousAtOwnHost(s *subject, l *launch) []hit {
 	r := host.Only()
 	own := r != nil && (ownHost.MatchString(r.String()) || r.Name == "HOSTNAME" && !r.Assigned && r.Default == nil)
 	onEach := s.onSeveral(l.Command) && r != nil && r.Depth >= l.Depth || !s.isBatch() && l.Starter("srun") == nil && l.Depth == 0
-	if !own || !onEach || l.kind != "torchrun" || l.backend() == "static" && !s.onSeveral(l.Command) || !l.isMultiNode(st) || l.Branch || l.Loop || s.sharesHost(l) {
+	if !own || !onEach || l.kind != "torchrun" || l.backend() == "static" && !s.onSeveral(l.Command) || !l.isMultiNode(st) || l.Branch ||
+		l.Loop || s.sharesHost(l) {
 		return nil
 	}
 	return []hit{{at: host.Origin(), message: "the rendezvous is at " + r.String() + ", another host on each node"}}

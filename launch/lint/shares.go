@@ -18,7 +18,8 @@ func gpusUnused(s *subject) (hits []hit) {
 	}
 	l := s.launches[0]
 	st := s.stepOfLaunch(l)
-	if st.gpus < 2 || st.perNode > 1 || l.open || l.Background || l.Loop || l.InFunction || l.Branch || l.Remote || onCPU(l.Command) || len(l.program) == 0 || s.startsUnread() {
+	if st.gpus < 2 || st.perNode > 1 || l.open || l.Background || l.Loop || l.InFunction || l.Branch || l.Remote || onCPU(l.Command) ||
+		len(l.program) == 0 || s.startsUnread() {
 		return nil
 	}
 	n, f, known := l.processesPerNode(s.stepOfLaunch(l))
@@ -47,7 +48,8 @@ func processes(n int) string {
 }
 
 // forSeveral matches options of programs that say how many GPUs of a node they use.
-var forSeveral = regexp.MustCompile(`^--?(trainer\.)?(devices|gpus|num[-_]gpus|ngpus|n[-_]gpus)(=(\d+))?$|^(?:\+?trainer\.)(?:devices|gpus)=(\d+)$`)
+var forSeveral = regexp.MustCompile(
+	`^--?(trainer\.)?(devices|gpus|num[-_]gpus|ngpus|n[-_]gpus)(=(\d+))?$|^(?:\+?trainer\.)(?:devices|gpus)=(\d+)$`)
 
 // pythonOnOneGPU finds srun python with one task per node on nodes with several GPUs, where the program wants as many processes as GPUs.
 func (s *subject) pythonOnOneGPU() (hits []hit) {
@@ -69,8 +71,10 @@ func (s *subject) pythonOnOneGPU() (hits []hit) {
 		}
 		if known && n > st.perNode {
 			hits = append(hits, hit{
-				at: tasksAt(s, srun), message: fmt.Sprintf("srun starts %s per node, and the program wants %d GPUs there", countOf(st.perNode, "task"), n),
-				why: "Lightning, Hugging Face and other programs that read Slurm's variables expect a task per GPU: they wait for ranks that nothing starts, or use one GPU",
+				at:      tasksAt(s, srun),
+				message: fmt.Sprintf("srun starts %s per node, and the program wants %d GPUs there", countOf(st.perNode, "task"), n),
+				why: "Lightning and other programs that read Slurm's variables expect a task per GPU: they wait for ranks that " +
+					"nothing starts, or use one GPU",
 				fix: fmt.Sprintf("use --ntasks-per-node=%d, or srun torchrun --nproc-per-node=%d", n, n),
 			})
 		}
@@ -87,7 +91,8 @@ func (s *subject) deepspeedWithoutLauncher() (hits []hit) {
 			name, value, _ := w.Cut('=')
 			return name.Text() == "--deepspeed" && !strings.HasPrefix(value.Text(), "false")
 		})
-		if file == "" || !uses || c.Depth > 0 || c.Branch || c.InFunction || isPreparation(file) || max(visible, s.job.gpus) < 2 || visible == 1 {
+		if file == "" || !uses || c.Depth > 0 || c.Branch || c.InFunction || isPreparation(file) || max(visible, s.job.gpus) < 2 ||
+			visible == 1 {
 			continue
 		}
 		hits = append(hits, hit{
@@ -116,7 +121,8 @@ func noGPUs(s *subject) []hit {
 		if l.InFunction || l.Branch || onCPU(l.Command) || !byGPU && (!known || n < 2) {
 			continue
 		}
-		return []hit{{at: s.Directives[0].At, message: fmt.Sprintf("the job asks for no GPUs, and %s starts %s per node", l.kind, processes(max(n, 2)))}}
+		return []hit{{at: s.Directives[0].At,
+			message: fmt.Sprintf("the job asks for no GPUs, and %s starts %s per node", l.kind, processes(max(n, 2)))}}
 	}
 	return nil
 }
@@ -149,9 +155,10 @@ func devicesShared(s *subject) (hits []hit) {
 		st := s.stepOfStarter(srun)
 		if n := countDevices(a.Value); n > 0 && st.perNode > n && st.wantsGPUs() {
 			hits = append(hits, hit{
-				at: a.At, severity: Warning, message: fmt.Sprintf("%d tasks per node, but CUDA_VISIBLE_DEVICES has %s", st.perNode, countOf(n, "device")),
-				why: "those with a local rank without a device fail with \"invalid device ordinal\", or all share the first",
-				fix: "remove CUDA_VISIBLE_DEVICES: Slurm sets it for the job's GPUs",
+				at: a.At, severity: Warning,
+				message: fmt.Sprintf("%d tasks per node, but CUDA_VISIBLE_DEVICES has %s", st.perNode, countOf(n, "device")),
+				why:     "those with a local rank without a device fail with \"invalid device ordinal\", or all share the first",
+				fix:     "remove CUDA_VISIBLE_DEVICES: Slurm sets it for the job's GPUs",
 			})
 		}
 	}
@@ -160,7 +167,8 @@ func devicesShared(s *subject) (hits []hit) {
 
 // transportOff finds NCCL_IB_DISABLE=1 in a job of several nodes.
 func transportOff(s *subject, a set) []hit {
-	if text, _ := a.Value.Literal(); a.Name == "NCCL_IB_DISABLE" && text == "1" && !a.Branch && (a.Exported > 0 || a.command != nil) && s.spansSeveral(a.command) {
+	if text, _ := a.Value.Literal(); a.Name == "NCCL_IB_DISABLE" && text == "1" && !a.Branch && (a.Exported > 0 || a.command != nil) &&
+		s.spansSeveral(a.command) {
 		return []hit{{at: a.At}}
 	}
 	return nil
@@ -191,7 +199,8 @@ func exitStatusLost(s *subject) []hit {
 
 // condaInBatch finds conda activate in a shell that does not know it.
 func condaInBatch(s *subject) []hit {
-	if !s.isBatch() || strings.Contains(firstLine(s.Text), " -l") || strings.Contains(firstLine(s.Text), " -i") || strings.Contains(firstLine(s.Text), "--login") {
+	if !s.isBatch() || strings.Contains(firstLine(s.Text), " -l") || strings.Contains(firstLine(s.Text), " -i") ||
+		strings.Contains(firstLine(s.Text), "--login") {
 		return nil
 	}
 	ready, strict := false, -1
@@ -212,7 +221,8 @@ func condaInBatch(s *subject) []hit {
 			case strict >= 0:
 				return []hit{{
 					at: c.At, message: name + " activate under set -u",
-					why: "the activation scripts of compilers and other packages read variables that are not set, which ends the job (\"unbound variable\")",
+					why: "the activation scripts of compilers and other packages read variables that are not set, which ends the " +
+						"job (\"unbound variable\")",
 					fix: "use set +u in front of it, and set -u after it",
 				}}
 			}
@@ -263,12 +273,14 @@ var ofAMD = regexp.MustCompile(`(?i)rocm|\blumi|\bHIP_|\bROCR_|\bMI[23]\d\d|fron
 func (s *subject) withoutDriver(x *script.Command) []hit {
 	text := x.Text()
 	other := ofAMD.Match(s.Text) || strings.Contains(text, "--rocm") || strings.Contains(text, "--nv") || strings.Contains(text, "-nv")
-	if other || containsFunc(s.refsOf(x), func(r *script.Ref) bool { return r.NamesOptions() || r.Several }) || !s.job.wantsGPUs() && len(s.launches) == 0 ||
+	if other || containsFunc(s.refsOf(x), func(r *script.Ref) bool { return r.NamesOptions() || r.Several }) || !s.job.wantsGPUs() &&
+		len(s.launches) == 0 ||
 		s.assignsVariable("SINGULARITY_NV") || s.assignsVariable("APPTAINER_NV") {
 		return nil
 	}
 	return []hit{{
-		at: x.At, message: x.Name() + " without --nv", why: "the container has no driver of NVIDIA, so the program finds no GPU (\"Found no NVIDIA driver\")",
+		at: x.At, message: x.Name() + " without --nv",
+		why: "the container has no driver of NVIDIA, so the program finds no GPU (\"Found no NVIDIA driver\")",
 		fix: "use " + x.Name() + " exec --nv ... (--rocm for AMD)",
 	}}
 }
@@ -294,20 +306,23 @@ func (s *subject) dockerDevices(d, c *script.Command) (hits []hit) {
 	}
 	if a := s.notPassed(text, c); a != nil {
 		hits = append(hits, hit{
-			at: a.At, message: d.Name() + " run does not pass " + a.Name + " to the container", why: "a container gets only the variables of its options: the program does not see it",
+			at: a.At, message: d.Name() + " run does not pass " + a.Name + " to the container",
+			why: "a container gets only the variables of its options: the program does not see it",
 			fix: "use " + d.Name() + " run -e " + a.Name + " ...",
 		})
 	}
 	l := newLaunch(c)
 	n, _, known := l.processesPerNode(s.stepOfLaunch(l))
-	if !strings.Contains(text, "--gpus") && !strings.Contains(text, "nvidia") && !strings.Contains(text, "--device") && !strings.Contains(text, "--privileged") &&
+	if !strings.Contains(text, "--gpus") && !strings.Contains(text, "nvidia") && !strings.Contains(text, "--device") &&
+		!strings.Contains(text, "--privileged") &&
 		d.Name() != "nvidia-docker" {
 		hits = append(hits, hit{
 			at: d.At, message: d.Name() + " run without --gpus", why: "unless nvidia is the default runtime, the container has no GPUs",
 			fix: "use docker run --gpus all --ipc=host ...",
 		})
 	}
-	if f, given := l.nproc(); (known && n > 1 || given && f.value.Text() == "gpu") && !strings.Contains(text, "--ipc") && !strings.Contains(text, "--shm-size") && !strings.Contains(text, "/dev/shm") {
+	if f, given := l.nproc(); (known && n > 1 || given && f.value.Text() == "gpu") && !strings.Contains(text, "--ipc") &&
+		!strings.Contains(text, "--shm-size") && !strings.Contains(text, "/dev/shm") {
 		hits = append(hits, hit{
 			at: d.At, message: d.Name() + " run without --ipc=host or --shm-size",
 			why: "the container has 64 MB of shared memory: NCCL (\"unhandled system error\") or the data loader (\"Bus error\") fails",
@@ -319,13 +334,21 @@ func (s *subject) dockerDevices(d, c *script.Command) (hits []hit) {
 
 // variableMisspelled finds names that are almost those that programs read.
 func variableMisspelled(s *subject) (hits []hit) {
-	known := strings.Fields(`CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_RANK NCCL_SOCKET_IFNAME
+	known := strings.Fields(`CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_RANK
+		NCCL_SOCKET_IFNAME
 		GLOO_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_P2P_DISABLE OMP_NUM_THREADS TOKENIZERS_PARALLELISM PYTORCH_CUDA_ALLOC_CONF CUDA_LAUNCH_BLOCKING`)
 	others := map[string]string{
-		"MASTER_ADDRESS": "MASTER_ADDR", "MASTER_IP": "MASTER_ADDR", "CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES", "CUDA_DEVICES_VISIBLE": "CUDA_VISIBLE_DEVICES",
-		"NCCL_IFNAME": "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFACE": "NCCL_SOCKET_IFNAME", "NCCL_DISABLE_IB": "NCCL_IB_DISABLE", "NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE",
+		"MASTER_ADDRESS": "MASTER_ADDR", "MASTER_IP": "MASTER_ADDR",
+		"CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES", "CUDA_DEVICES_VISIBLE": "CUDA_VISIBLE_DEVICES",
+		"NCCL_IFNAME": "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFACE": "NCCL_SOCKET_IFNAME",
+		"NCCL_DISABLE_IB": "NCCL_IB_DISABLE", "NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE",
 	}
+	seen := map[string]bool{}
 	for a := range s.sets() {
+		if seen[a.Name] {
+			continue
+		}
+		seen[a.Name] = a.Exported > 0 || a.command != nil
 		if slices.Contains(known, a.Name) || len(a.Name) < 8 || a.Exported == 0 && a.command == nil {
 			continue
 		}
@@ -359,9 +382,11 @@ func scriptFolder(s *subject) (hits []hit) {
 
 // notPassed returns an exported variable for programs that a container in front of a program does not get.
 func (s *subject) notPassed(options string, program *script.Command) *script.Assignment {
+	text := program.Text()
 	for _, a := range s.Assignments {
-		if readByPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < program.Seq && a.Depth == 0 && !a.Branch && a.Name != "CUDA_VISIBLE_DEVICES" &&
-			!strings.Contains(options, a.Name) && !strings.Contains(options, "--env-file") && !strings.Contains(program.Text(), a.Name) {
+		if readByPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < program.Seq && a.Depth == 0 && !a.Branch &&
+			a.Name != "CUDA_VISIBLE_DEVICES" &&
+			!strings.Contains(options, a.Name) && !strings.Contains(options, "--env-file") && !strings.Contains(text, a.Name) {
 			return a
 		}
 	}
@@ -393,7 +418,8 @@ func mpiExports(s *subject) (hits []hit) {
 		hosts := slices.ContainsFunc(c.Words[1:], func(w script.Word) bool {
 			return slices.Contains([]string{"-H", "-host", "--host", "--hostfile", "-hostfile", "-machinefile", "--machinefile"}, w.Text())
 		})
-		if !hosts || s.isBatch() || strings.Contains(text, "localhost") || strings.Contains(text, "-genv") || strings.Contains(text, "mca_base_env_list") {
+		if !hosts || s.isBatch() || strings.Contains(text, "localhost") || strings.Contains(text, "-genv") ||
+			strings.Contains(text, "mca_base_env_list") {
 			continue
 		}
 		for _, a := range s.Assignments {
@@ -426,7 +452,8 @@ func nodesTold(s *subject) (hits []hit) {
 				value = c.Words[i+1]
 			}
 			if n, known := value.Int(); known && n != s.job.nodes {
-				hits = append(hits, hit{at: w.Origin(), message: fmt.Sprintf("the program is told %s, but the job has %d", countOf(n, "node"), s.job.nodes)})
+				hits = append(hits, hit{at: w.Origin(),
+					message: fmt.Sprintf("the program is told %s, but the job has %d", countOf(n, "node"), s.job.nodes)})
 			}
 		}
 	}
@@ -435,7 +462,8 @@ func nodesTold(s *subject) (hits []hit) {
 
 // noImage finds singularity exec without an image: its first word that is no option is the program.
 func (s *subject) noImage(x *script.Command) []hit {
-	valued := strings.Fields("bind env env-file home overlay pwd workdir scratch network network-args security app add-caps drop-caps dns hostname fusemount mount apply-cgroups")
+	valued := strings.Fields(`bind env env-file home overlay pwd workdir scratch network network-args security app add-caps drop-caps dns
+		hostname fusemount mount apply-cgroups`)
 	i := slices.IndexFunc(x.Words, func(w script.Word) bool { return w.Text() == "exec" })
 	for i++; i > 0 && i < len(x.Words); i++ {
 		w := x.Words[i]
@@ -443,12 +471,14 @@ func (s *subject) noImage(x *script.Command) []hit {
 		switch option := strings.TrimLeft(name.Text(), "-"); {
 		case len(w.Refs()) > 0:
 			return nil
-		case w.HasPrefix("--") && !found && slices.Contains(valued, option), !w.HasPrefix("--") && w.HasPrefix("-") && len(w.Text()) == 2 && strings.Contains("BHWSo", option):
+		case w.HasPrefix("--") && !found && slices.Contains(valued, option), !w.HasPrefix("--") && w.HasPrefix("-") && len(w.Text()) == 2 &&
+			strings.Contains("BHWSo", option):
 			i++
 		case w.HasPrefix("-"):
 		case pythonName.MatchString(w.Text()) || slices.Contains([]string{"torchrun", "bash", "sh", "accelerate", "deepspeed"}, w.Text()):
 			return []hit{{
-				at: w.At, severity: Error, message: x.Name() + " exec has no image in front of " + w.Text(), why: "it takes the program for the file of the image, and does not find it",
+				at: w.At, severity: Error, message: x.Name() + " exec has no image in front of " + w.Text(),
+				why: "it takes the program for the file of the image, and does not find it",
 				fix: "write the image in front of the program",
 			}}
 		default:

@@ -55,7 +55,8 @@ func sbatchLineIgnored(s *subject) []hit {
 	for _, c := range s.Comments {
 		name, _, _ := strings.Cut(c.Text, " ")
 		atStart := c.At == 0 || s.Text[c.At-1] == '\n'
-		if atStart && nearlyBatch.MatchString(c.Text) && !strings.EqualFold(name, "SBATCH") && lineerr.Distance(name, "SBATCH") <= 2*lineerr.Letter {
+		if atStart && nearlyBatch.MatchString(c.Text) && !strings.EqualFold(name, "SBATCH") &&
+			lineerr.Distance(name, "SBATCH") <= 2*lineerr.Letter {
 			hits = append(hits, hit{
 				at: c.At, severity: Warning, message: "#" + name + " is not #SBATCH",
 				why: "sbatch takes this line for a comment and ignores the option", fix: "write #SBATCH",
@@ -170,7 +171,10 @@ func stepsWithoutEnvironment(s *subject) []hit {
 	o, _ := findOption(s.Batch, "export")
 	text, _ := o.Value.Literal()
 	restored := s.assignsVariable("SLURM_EXPORT_ENV") || strings.Contains(string(s.Text), "unset SLURM_EXPORT_ENV")
-	exports := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool { return a.Exported > 0 && a.Depth == 0 && len(a.Via) == 0 })
+	exports := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
+		return a.Exported > 0 && a.Depth == 0 &&
+			len(a.Via) == 0
+	})
 	if !strings.EqualFold(text, "NONE") || restored || !exports {
 		return nil
 	}

@@ -33,11 +33,13 @@ func (s *subject) startsOnFirstNode(l *launch) bool {
 func launcherRunsOnce(s *subject) (hits []hit) {
 	for _, c := range s.commandsNamed("horovodrun") {
 		knows := slices.ContainsFunc(c.Words[1:], func(w script.Word) bool {
-			return slices.Contains([]string{"-H", "--hosts", "-hostfile", "--hostfile", "--host-discovery-script", "--version", "-cb", "--check-build"}, w.Text())
+			return slices.Contains(
+				strings.Fields("-H --hosts -hostfile --hostfile --host-discovery-script --version -cb --check-build"), w.Text())
 		})
 		if !knows && s.isBatch() && s.job.nodes > 1 && len(c.Via) == 0 && !c.Branch {
 			hits = append(hits, hit{
-				at: c.At, message: fmt.Sprintf("the job has %d nodes, but horovodrun has no -H", s.job.nodes), why: "it starts all processes on the first node",
+				at: c.At, message: fmt.Sprintf("the job has %d nodes, but horovodrun has no -H", s.job.nodes),
+				why: "it starts all processes on the first node",
 				fix: "use srun python ..., or horovodrun -H HOST1:GPUS,HOST2:GPUS ...",
 			})
 		}
@@ -141,9 +143,10 @@ func nodeRankConstant(s *subject) []hit {
 			hits = append(hits, hit{at: f.value.Origin(), message: "every node has node rank " + showWord(f.value)})
 		case number && s.takesNodes(l):
 			hits = append(hits, hit{
-				at: f.value.Origin(), severity: Warning, message: "the script takes the number of nodes, but its node rank is always " + showWord(f.value),
-				why: "each node that runs it has that rank, and waits for the others",
-				fix: "take the rank from the caller too: --node-rank=\"$NODE_RANK\"",
+				at: f.value.Origin(), severity: Warning,
+				message: "the script takes the number of nodes, but its node rank is always " + showWord(f.value),
+				why:     "each node that runs it has that rank, and waits for the others",
+				fix:     "take the rank from the caller too: --node-rank=\"$NODE_RANK\"",
 			})
 		case number && l.Starter("srun") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
 			says := "every node has node rank " + showWord(f.value) + ", and NODE_RANK is not used"
@@ -205,5 +208,6 @@ func (s *subject) takesNodes(l *launch) bool {
 	}
 	nodes, _ := l.nnodes()
 	host, meets := l.host()
-	return !s.isBatch() && l.Depth == 0 && !l.Branch && l.backend() == "static" && given(nodes.value) && meets && given(host) && !s.sharesHost(l)
+	return !s.isBatch() && l.Depth == 0 && !l.Branch && l.backend() == "static" && given(nodes.value) && meets && given(host) &&
+		!s.sharesHost(l)
 }

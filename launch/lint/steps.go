@@ -91,13 +91,15 @@ func sameRank(s *subject) (hits []hit) {
 		rank, ranked := l.nodeRank()
 		port, _ := l.port()
 		text, known := rank.value.Literal()
-		if !ranked || !known || l.kind != "torchrun" || !l.Background || l.Branch || l.Loop || l.Depth > 0 || l.Starter("ssh") != nil || !l.isMultiNode(s.job) {
+		if !ranked || !known || l.kind != "torchrun" || !l.Background || l.Branch || l.Loop || l.Depth > 0 || l.Starter("ssh") != nil ||
+			!l.isMultiNode(s.job) {
 			continue
 		}
 		for _, next := range s.launches[i+1:] {
 			other, _ := next.nodeRank()
 			otherPort, _ := next.port()
-			if next.kind == l.kind && other.value.Text() == text && otherPort.Text() == port.Text() && !next.Branch && next.Depth == 0 && next.isMultiNode(s.job) {
+			if next.kind == l.kind && other.value.Text() == text && otherPort.Text() == port.Text() && !next.Branch && next.Depth == 0 &&
+				next.isMultiNode(s.job) {
 				hits = append(hits, hit{
 					at: other.value.Origin(), message: "a second torchrun on this host has node rank " + text,
 					fix: "give each its own --node-rank",

@@ -136,7 +136,8 @@ func hostfileWithoutSlots(s *subject, l *launch) []hit {
 		return nil
 	}
 	if m := mpiLine.FindIndex(s.Text); m != nil && !s.inComment(m[0]) {
-		return []hit{{at: m[0], message: "a line of deepspeed's hostfile is not of the form gpu01 slots=8", fix: "write a blank and slots=NUMBER behind the host"}}
+		return []hit{{at: m[0], message: "a line of deepspeed's hostfile is not of the form gpu01 slots=8",
+			fix: "write a blank and slots=NUMBER behind the host"}}
 	}
 	if strings.Contains(string(s.Text), "slots") {
 		return nil
@@ -168,7 +169,8 @@ func hostfileSlot(s *subject) []hit {
 			if m[8] >= 0 && !s.inComment(m[0]) {
 				return []hit{{at: m[8]}}
 			}
-			declares := m[2] >= 0 && slices.Contains([]string{"export", "local", "declare", "readonly", "typeset", "env", "let"}, string(s.Text[m[2]:m[3]]))
+			declares := m[2] >= 0 &&
+				slices.Contains([]string{"export", "local", "declare", "readonly", "typeset", "env", "let"}, string(s.Text[m[2]:m[3]]))
 			if m[2] < 0 || declares || s.inComment(m[2]) {
 				continue
 			}
@@ -194,9 +196,10 @@ func includesMissingSlot(l *launch, slots map[string]int) []hit {
 		for device := range strings.SplitSeq(list, ",") {
 			if n, err := strconv.Atoi(device); known && err == nil && slots[host] > 0 && n >= slots[host] {
 				return []hit{{
-					at: f.value.Origin(), message: "--include has GPU " + device + " of " + host + ", which has " + strconv.Itoa(slots[host]) + " slots in the hostfile",
-					why: "deepspeed stops (\"No slot " + device + " specified\"): slots count all GPUs of a host, and --include chooses among them",
-					fix: "write the number of the host's GPUs behind slots=",
+					at:      f.value.Origin(),
+					message: "--include has GPU " + device + " of " + host + ", which has " + strconv.Itoa(slots[host]) + " slots in the hostfile",
+					why:     "deepspeed stops (\"No slot " + device + " specified\"): slots count all GPUs of a host, and --include chooses among them",
+					fix:     "write the number of the host's GPUs behind slots=",
 				}}
 			}
 		}

@@ -40,7 +40,8 @@ func worldSizeOfNodes(s *subject) []hit {
 		ofNode := r != nil && slices.Contains([]string{"SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"}, r.Name)
 		if ofNode && tasks && s.job.nodes > 1 && len(s.launches) == 0 {
 			hits = append(hits, hit{
-				at: a.Value.Origin(), message: "WORLD_SIZE is set to the number of one node, " + r.String(), why: "it is the number of processes of all nodes: each node trains alone, or ranks collide",
+				at: a.Value.Origin(), message: "WORLD_SIZE is set to the number of one node, " + r.String(),
+				why: "it is the number of processes of all nodes: each node trains alone, or ranks collide",
 				fix: "use WORLD_SIZE=$SLURM_NTASKS",
 			})
 		}

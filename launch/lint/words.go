@@ -37,7 +37,8 @@ func srunStartsNoProgram(s *subject) []hit {
 			})
 		case slices.Contains(ofShell, text) && !(text == "conda" && c.Arg(1) != "activate"):
 			hits = append(hits, hit{
-				at: w.At, message: says + ", which only a shell understands", why: "there is no program of that name, and what follows && or ; runs once, on the first node",
+				at: w.At, message: says + ", which only a shell understands",
+				why: "there is no program of that name, and what follows && or ; runs once, on the first node",
 				fix: "put all of it into the shell of each task: srun bash -c '... && python train.py'",
 			})
 		}
@@ -52,9 +53,11 @@ func shellTextCut(s *subject) (hits []hit) {
 			continue
 		}
 		program := script.Command{Words: c.Words[2:3]}
-		if !strings.ContainsAny(c.Words[2].Text(), " \t\n;") && startsTrainer(&script.Command{Words: append(slices.Clip(program.Words), c.Words[3:]...)}) {
+		if !strings.ContainsAny(c.Words[2].Text(), " \t\n;") &&
+			startsTrainer(&script.Command{Words: append(slices.Clip(program.Words), c.Words[3:]...)}) {
 			hits = append(hits, hit{
-				at: c.Words[2].At, message: "bash -c runs only " + showWord(c.Words[2]), why: "the words after it become $0, $1 ... of that shell, and the program does not see them",
+				at: c.Words[2].At, message: "bash -c runs only " + showWord(c.Words[2]),
+				why: "the words after it become $0, $1 ... of that shell, and the program does not see them",
 				fix: "put quotes around the whole text: bash -c '" + program.Name() + " ...'",
 			})
 		}
@@ -68,7 +71,8 @@ func assignmentBlank(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Commands {
 		text := c.Arg(0)
-		if name.MatchString(text) && len(c.Words) > 1 && c.Words[1].HasPrefix("=") && !c.Words[1].HasPrefix("==") && !slices.Contains([]string{"echo", "printf", "test", "expr"}, text) {
+		if name.MatchString(text) && len(c.Words) > 1 && c.Words[1].HasPrefix("=") && !c.Words[1].HasPrefix("==") &&
+			!slices.Contains([]string{"echo", "printf", "test", "expr"}, text) {
 			hits = append(hits, hit{at: c.At, message: "a blank before the = of " + text})
 		}
 	}
@@ -83,7 +87,8 @@ func assignmentBlank(s *subject) []hit {
 	}
 	for _, c := range s.Commands {
 		for _, a := range c.Env {
-			if len(a.Value.Chars) == 0 && emptyThenValue.MatchString(c.Words[0].Text()) && strings.HasPrefix(string(s.Text[min(a.At, len(s.Text)):]), a.Name+"= ") {
+			if len(a.Value.Chars) == 0 && emptyThenValue.MatchString(c.Words[0].Text()) &&
+				strings.HasPrefix(string(s.Text[min(a.At, len(s.Text)):]), a.Name+"= ") {
 				hits = append(hits, hit{at: a.At, message: "a blank after the = of " + a.Name})
 			}
 		}
@@ -152,11 +157,13 @@ func launcherNames(kind string) (known, foreign []string) {
 			monitor-interval start-method event-log-handler role m module no-python run-path log-dir r redirects t tee
 			local-ranks-filter node-rank master-addr master-port local-addr logs-specs numa-binding signals-to-handle
 			duplicate-stdout-filters duplicate-stderr-filters virtual-local-rank shutdown-timeout use-env local-rank h help`),
-			strings.Fields("num-processes num-machines machine-rank main-process-ip main-process-port num-gpus num-nodes hostfile multi-gpu config-file")
+			strings.Fields(`num-processes num-machines machine-rank main-process-ip main-process-port num-gpus num-nodes hostfile
+				multi-gpu config-file`)
 	case "deepspeed":
 		return nil, strings.Fields("nproc-per-node nnodes num-processes num-machines machine-rank rdzv-endpoint rdzv-backend rdzv-id standalone")
 	}
-	return nil, strings.Fields("nproc-per-node nnodes node-rank master-addr master-port num-gpus num-nodes rdzv-endpoint rdzv-id hostfile include")
+	return nil, strings.Fields(`nproc-per-node nnodes node-rank master-addr master-port num-gpus num-nodes rdzv-endpoint rdzv-id
+		hostfile include`)
 }
 
 // launcherOptions finds options that the launcher rejects: unknown ones, and those that contradict each other.
@@ -164,10 +171,12 @@ func launcherOptions(_ *subject, l *launch) (hits []hit) {
 	known, foreign := launcherNames(l.kind)
 	for name, f := range l.flags {
 		shown := "--" + strings.ReplaceAll(name, "-", "_")
-		if f.value.HasPrefix("--") && slices.Contains(strings.Fields(`nproc-per-node nnodes node-rank master-addr master-port rdzv-backend rdzv-endpoint rdzv-id
+		if f.value.HasPrefix("--") &&
+			slices.Contains(strings.Fields(`nproc-per-node nnodes node-rank master-addr master-port rdzv-backend rdzv-endpoint rdzv-id
 			num-processes num-machines machine-rank main-process-ip main-process-port num-cpu-threads-per-process mixed-precision config-file
 			gpu-ids num-gpus num-nodes hostfile include`), name) {
-			hits = append(hits, hit{at: f.at, message: shown + " has no value, but is followed by " + showWord(f.value), fix: "write its value behind it"})
+			hits = append(hits, hit{at: f.at, message: shown + " has no value, but is followed by " + showWord(f.value),
+				fix: "write its value behind it"})
 		}
 		isPrefix := func(k string) bool { return strings.HasPrefix(k, name) }
 		if slices.ContainsFunc(known, isPrefix) {
@@ -184,9 +193,15 @@ func launcherOptions(_ *subject, l *launch) (hits []hit) {
 		}
 		hits = append(hits, h)
 	}
+	return append(hits, contradictions(l)...)
+}
+
+// contradictions finds options of a launcher that it does not take together.
+func contradictions(l *launch) (hits []hit) {
 	if len(l.program) > 0 && slices.Contains([]string{"true", "false", "True", "False"}, l.program[0].Text()) {
 		hits = append(hits, hit{
-			at: l.program[0].At, message: l.kind + " takes " + l.program[0].Text() + " for the program", why: "the option in front of it has no value",
+			at: l.program[0].At, message: l.kind + " takes " + l.program[0].Text() + " for the program",
+			why: "the option in front of it has no value",
 			fix: "remove " + l.program[0].Text() + ", and the option if it is not wanted",
 		})
 	}
@@ -201,13 +216,14 @@ func launcherOptions(_ *subject, l *launch) (hits []hit) {
 	switch {
 	case l.kind == "deepspeed" && chooses && strings.ContainsAny(chosen.value.Text(), " ;"):
 		hits = append(hits, hit{
-			at: chosen.value.Origin(), message: "--include or --exclude has a blank between hosts", why: "deepspeed takes it for a part of the host's name, and stops",
+			at: chosen.value.Origin(), message: "--include or --exclude has a blank between hosts",
+			why: "deepspeed takes it for a part of the host's name, and stops",
 			fix: "write @ between hosts, and : in front of their GPUs: gpu01:0,1@gpu02:0,1",
 		})
 	case l.kind == "deepspeed" && noSSH && !ranked && !l.open:
 		hits = append(hits, hit{
 			at: l.flags["no-ssh"].at, message: "deepspeed --no_ssh without --node_rank", why: "it stops (\"--node_rank is not set correctly\")",
-			fix: "add --node_rank=RANK, another one on each node",
+			fix: "add --node_rank=RANK, which differs between the nodes",
 		})
 	case l.kind == "deepspeed" && chooses && counts:
 		hits = append(hits, hit{
@@ -257,9 +273,11 @@ func submitWords(s *subject) (hits []hit) {
 		wrap, wraps := findOption(c.Options, "wrap")
 		text, known := wrap.Value.Literal()
 		for _, w := range c.Words[1:] {
-			if name := path.Base(strings.TrimPrefix(w.Text(), "--wrap=")); wraps && known && name == text && startsTrainerAlone(text) && c.Words[len(c.Words)-1].At > w.At {
+			if name := path.Base(strings.TrimPrefix(w.Text(), "--wrap=")); wraps && known && name == text && startsTrainerAlone(text) &&
+				c.Words[len(c.Words)-1].At > w.At {
 				hits = append(hits, hit{
-					at: w.At, message: "--wrap has only the word " + lineerr.Clip(text), why: "sbatch rejects the words after it (\"Script arguments not permitted with --wrap option\")",
+					at: w.At, message: "--wrap has only the word " + lineerr.Clip(text),
+					why: "sbatch rejects the words after it (\"Script arguments not permitted with --wrap option\")",
 					fix: "put quotes around the whole command: --wrap='" + lineerr.Clip(text) + " ...'",
 				})
 			}
@@ -267,7 +285,8 @@ func submitWords(s *subject) (hits []hit) {
 		for _, r := range wrap.Value.Refs() {
 			if ofTask(r.Name) && !s.isBatch() {
 				hits = append(hits, hit{
-					at: wrap.At, message: "$" + r.Name + " in --wrap is expanded by this shell", why: "the job gets the value of this shell, which has none",
+					at: wrap.At, message: "$" + r.Name + " in --wrap is expanded by this shell",
+					why: "the job gets the value of this shell, which has none",
 					fix: "use single quotes: --wrap='...'",
 				})
 			}
@@ -286,14 +305,16 @@ func behindScript(c *script.Command) []hit {
 	i := slices.IndexFunc(c.Words, func(w script.Word) bool {
 		return slices.Contains([]string{".sh", ".sbatch", ".slurm", ".sub", ".job", ".batch", ".py"}, path.Ext(w.Text()))
 	})
-	ofSbatch := []string{"--gres", "--nodes", "--ntasks", "--ntasks-per-node", "--gpus-per-node", "--partition", "--time", "--cpus-per-task", "--nodelist", "--mem", "-p", "-N"}
+	ofSbatch := strings.Fields(
+		"--gres --nodes --ntasks --ntasks-per-node --gpus-per-node --partition --time --cpus-per-task --nodelist --mem -p -N")
 	if i < 1 {
 		return nil
 	}
 	for _, w := range c.Words[i+1:] {
 		if name, _, _ := w.Cut('='); slices.Contains(ofSbatch, name.Text()) {
 			return []hit{{
-				at: w.At, message: showWord(name) + " comes after " + showWord(c.Words[i]), why: "sbatch gives it to the script as an argument, and ignores it",
+				at: w.At, message: showWord(name) + " comes after " + showWord(c.Words[i]),
+				why: "sbatch gives it to the script as an argument, and ignores it",
 				fix: "put all options of sbatch in front of the script",
 			}}
 		}
