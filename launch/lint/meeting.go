@@ -230,7 +230,7 @@ func mpiSlots(s *subject) (hits []hit) {
 			case "-np", "-n", "--np":
 				n, _ = strconv.Atoi(next)
 				at = w.At
-			case "-H", "-host", "--host", "--hosts", "-hosts":
+			case "-H", "--host", "--hosts": // -hosts of Intel MPI takes any number of processes
 				if slots = countSlots(next); slots > 0 {
 					source = "the hosts in " + text
 				}

@@ -125,10 +125,14 @@ func valueOf(o script.Option, file []byte) hit {
 			}
 		}
 	case strings.HasPrefix(o.Name, "mem") && o.Name != "mem-bind" && number && n > 0 && n < 1000:
-		return hit{
+		h := hit{
 			at: o.Value.Origin(), message: fmt.Sprintf("--%s=%d is %d MB", o.Name, n, n),
 			why: "the unit is MB, so the job is killed as soon as it uses more", fix: fmt.Sprintf("use --%s=%dG", o.Name, n),
 		}
+		if n >= 256 {
+			h.severity = Warning
+		}
+		return h
 	case o.Name == "time" && usualHours.MatchString(text):
 		return hit{
 			at: o.Value.Origin(), severity: Warning, message: "--time=" + text + " is " + text + " minutes",

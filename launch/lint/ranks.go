@@ -250,8 +250,8 @@ func torchrunRunsOnce(s *subject, l *launch) []hit {
 		return nil
 	}
 	h := hit{at: l.At,
-		message: fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", max(s.job.nodes, s.otherNodes()))}
-	if s.otherNodes() > 1 {
+		message: fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", max(s.job.nodes, s.otherNodes))}
+	if s.otherNodes > 1 {
 		h.fix = startElsewhere
 	}
 	return []hit{h}

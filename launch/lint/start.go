@@ -27,7 +27,7 @@ func (s *subject) startsOnFirstNode(l *launch) bool {
 	}
 	// Another launcher may serve the other nodes.
 	others := slices.ContainsFunc(s.launches, func(o *launch) bool { return o != l && (o.Depth > 0 || l.Background) })
-	return (s.isBatch() && s.job.nodes > 1 || s.otherNodes() > 1) && !others
+	return (s.isBatch() && s.job.nodes > 1 || s.otherNodes > 1) && !others
 }
 
 func launcherRunsOnce(s *subject) (hits []hit) {
@@ -57,9 +57,9 @@ func startedOnce(s *subject, l *launch) []hit {
 	h := hit{
 		at: l.At,
 		message: fmt.Sprintf("the job has %d nodes, but %s is started by the batch script itself",
-			max(s.job.nodes, s.otherNodes()), l.kind),
+			max(s.job.nodes, s.otherNodes), l.kind),
 	}
-	if s.otherNodes() > 1 {
+	if s.otherNodes > 1 {
 		h.fix = startElsewhere
 	}
 	if _, ok := l.findFlag("config-file"); ok {
@@ -183,8 +183,8 @@ const startElsewhere = "start it on each node, once: mpirun --map-by ppr:1:node 
 // otherNodesLine matches a line of PBS or LSF that asks for nodes.
 var otherNodesLine = regexp.MustCompile(`(?m)^#(?:PBS\s+-l\s+(?:[\w=:,]*,)?(?:select|nodes)=|BSUB\s+-nnodes\s+)(\d+)`)
 
-// otherNodes returns the number of nodes of a job of PBS or LSF, or 0.
-func (s *subject) otherNodes() int {
+// countOtherNodes returns the number of nodes of a job of PBS or LSF, or 0.
+func (s *subject) countOtherNodes() int {
 	m := otherNodesLine.FindSubmatch(s.Text)
 	if m == nil || s.isBatch() {
 		return 0

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"path"
 	"regexp"
 	"slices"
@@ -38,7 +39,7 @@ func srunStartsNoProgram(s *subject) []hit {
 		case slices.Contains(ofShell, text) && !(text == "conda" && c.Arg(1) != "activate"):
 			hits = append(hits, hit{
 				at: w.At, message: says + ", which only a shell understands",
-				why: "there is no program of that name, and what follows && or ; runs once, on the first node",
+				why: "outside of a shell it has no effect, and what follows && or ; runs once, on the first node",
 				fix: "put all of it into the shell of each task: srun bash -c '... && python train.py'",
 			})
 		}
@@ -87,8 +88,8 @@ func assignmentBlank(s *subject) []hit {
 	}
 	for _, c := range s.Commands {
 		for _, a := range c.Env {
-			if len(a.Value.Chars) == 0 && emptyThenValue.MatchString(c.Words[0].Text()) &&
-				strings.HasPrefix(string(s.Text[min(a.At, len(s.Text)):]), a.Name+"= ") {
+			_, number := c.Words[0].Int() // other words may be a program: CUDA_VISIBLE_DEVICES= $PYTHON
+			if number && len(a.Value.Chars) == 0 && bytes.HasPrefix(s.Text[min(a.At, len(s.Text)):], []byte(a.Name+"= ")) {
 				hits = append(hits, hit{at: a.At, message: "a blank after the = of " + a.Name})
 			}
 		}
