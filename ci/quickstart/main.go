@@ -51,7 +51,7 @@ func main() {
 		os.Exit(1)
 	}
 	if len(os.Args) == 1 {
-		printStep("done in %s. The nodes are stopped ('make nodes' starts them again, for the commands of the pages); a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
+		printStep("done in %s. The nodes are stopped ('make nodes' starts them again, for the commands of the pages)", ui.Duration(time.Since(start)))
 	}
 }
 
@@ -111,6 +111,9 @@ func runQuickstart(ctx context.Context) error {
 		return err
 	}
 	printStep("the wheel is %s, the report %s; your own nodes: docs/quickstart.md", built, report)
+	if m.engine {
+		printStep("the container engine stays for the next build ('make engine-stop' ends dsbuild's own)")
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -13,9 +14,10 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// Table writes rows below a header, in aligned columns. Without a header, the first cells are titles. A table that is wider than the terminal is
-// made narrower: its widest texts wrap, a long first cell gets its own line, and at last every cell does. No word is cut,
-// because it may be a name or a number to copy. Without a terminal, the width is $COLUMNS, or 80.
+// Table writes rows below a header, in aligned columns. Without a header, the first cells are titles. A table that is wider
+// than the terminal is made narrower: it loses columns without values, its widest texts wrap, a long first or last cell gets
+// its own line, and in the end every cell does. No word is cut, because it may be a name or a number to copy. Without a
+// terminal, the width is $COLUMNS, or 80.
 func Table(w io.Writer, header []string, rows [][]string) error {
 	all := make([][]string, 0, len(rows)+1)
 	if header != nil {
@@ -25,11 +27,33 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 		all = append(all, lists.Map(row, cleanLine))
 	}
 	var out strings.Builder
-	if len(all) > 0 {
-		writeTable(&out, all, tableWidth(w), header == nil)
+	if width := tableWidth(w); len(all) > 0 {
+		if header != nil && newGrid(all, math.MaxInt, narrowing{}).total > width {
+			all = withoutEmpty(all)
+		}
+		writeTable(&out, all, width, header == nil)
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// withoutEmpty removes the columns that have no value in any row below the header.
+func withoutEmpty(rows [][]string) [][]string {
+	empty := func(i int) bool {
+		return !slices.ContainsFunc(rows[1:], func(row []string) bool { return i < len(row) && row[i] != "-" && row[i] != "" })
+	}
+	kept := make([][]string, len(rows))
+	for i := range rows[0] {
+		if i > 0 && empty(i) {
+			continue
+		}
+		for n, row := range rows {
+			if i < len(row) {
+				kept[n] = append(kept[n], row[i])
+			}
+		}
+	}
+	return kept
 }
 
 // tableWidth returns the number of columns that a table on w may have.
@@ -53,6 +77,7 @@ type grid struct {
 	rows   [][]string
 	widths []int
 	total  int // columns of the whole table
+	room   int // columns that it may have
 	narrowing
 }
 
@@ -61,7 +86,7 @@ type narrowing struct {
 	least    int  // columns for a text that wraps
 	ownLine  bool // a first cell that is longer than its column has its own line
 	atCommas bool // texts wrap after commas, too
-	longEnd  bool // words of the last column may be too long, which moves no other column
+	longEnd  bool // a last cell with a word that is longer than its column has its own line
 }
 
 // writeTable writes a table that fits into width, if no single word is longer. Titles begin the rows of a table without a header.
@@ -97,7 +122,7 @@ func writeTable(out *strings.Builder, rows [][]string, width int, titles bool) {
 
 // newGrid sets the width of the columns. It is the least one if the table is wider than width.
 func newGrid(rows [][]string, width int, way narrowing) *grid {
-	g := &grid{rows: rows, narrowing: way}
+	g := &grid{rows: rows, room: width, narrowing: way}
 	least := g.measure()
 	if last := len(least) - 1; g.longEnd {
 		least[last] = min(least[last], readable)
@@ -164,7 +189,7 @@ func (g *grid) lead(room int) int {
 }
 
 func (g *grid) write(out *strings.Builder) {
-	full := max(g.total, readable)
+	full, last := max(g.total, readable), len(g.widths)-1
 	for _, row := range g.rows {
 		cells := make([][]string, len(row))
 		for i, cell := range row {
@@ -178,8 +203,25 @@ func (g *grid) write(out *strings.Builder) {
 		} else {
 			cells[0] = wrap(row[0], g.widths[0], wrapped)
 		}
+		var below []string
+		if g.longEnd && last > 0 && last < len(row) {
+			if wide := widest(cells[last]); wide > g.widths[last] && wide+wrapped <= g.room {
+				indent := strings.Repeat(" ", min(sum(g.widths[:last])+columnGap, g.room-wide))
+				below = lists.Map(cells[last], func(line string) string { return indent + line + "\n" })
+				cells = cells[:last]
+			}
+		}
 		g.writeLines(out, cells)
+		out.WriteString(strings.Join(below, ""))
 	}
+}
+
+func widest(lines []string) int {
+	wide := 0
+	for _, line := range lines {
+		wide = max(wide, uniseg.StringWidth(line))
+	}
+	return wide
 }
 
 // writeLines writes the lines of a row's cells.

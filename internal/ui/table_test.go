@@ -49,6 +49,12 @@ func TestTable(t *testing.T) {
 			[]string{"CHECK", "AGAINST"}, [][]string{{"sidecar manifest", strings.Repeat("d", 90)}, {"RECORD", "every file's hash"}},
 			"CHECK             AGAINST\nsidecar manifest  " + strings.Repeat("d", 90) + "\nRECORD            every file's hash\n",
 		},
+		"a long file name that has room on a line": {
+			[]string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"},
+			[][]string{{"n1", "127.0.1.1", "-", "train", "/" + strings.Repeat("d", 61), "-"}, {"n2", "127.0.1.2", "-", "train", "python3", "-"}},
+			"NAME  ADDRESS    USER   PYTHON\nn1    127.0.1.1  train\n                  /" + strings.Repeat("d", 61) +
+				"\nn2    127.0.1.2  train  python3\n",
+		},
 		"wide letters": {header: []string{"名前", "WHY"}, rows: [][]string{{"節点", strings.Repeat("日本語 ", 30)}}},
 		"many groups": {
 			header: []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"},
