@@ -73,8 +73,11 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 	x.native(t, "oftorch", "", "libops.so", wheeltest.Import{Function: "_ZN3c105ErrorC1Ev"})
 	x.native(t, "crashing", "import os\nos.kill(os.getpid(), 11)\n", module)
 	x.native(t, "wordy", "raise RuntimeError('Could not load libwordy: ' + 300 * 'trace ' + 'libnowhere-av.so.57: cannot open shared object file: No')\n", module)
+	x.Add(t, wheelindex.Wheel{Name: "untagged", Version: "1.0", Files: map[string]string{
+		"untagged/" + module: wheeltest.Library(t, wheeltest.Import{Function: "untagged_symbol"}),
+	}})
 	x.native(t, "mpi", "", module, wheeltest.Import{Function: "MPI_Init", Library: "libmpi.so.12"})
-	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [unfinished, lacking, oftorch, crashing, wordy, mpi, torch]\n")
+	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [unfinished, lacking, oftorch, crashing, wordy, untagged, mpi, torch]\n")
 	r = run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
 	n := r.Nodes[0]
 	if n.Status != report.Failed || n.Step != "verify" || n.Hint == "" || current(t, s) != before {
@@ -83,7 +86,7 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 	for _, want := range []string{
 		"undefined symbol: nowhere", "libnowhere.so.1: cannot open shared object file", "undefined symbol: _ZN3c105ErrorC1Ev",
 		"crashing: import crashing: killed by signal 11", "wordy: import wordy: RuntimeError: Could not load libwordy",
-		"trace ... libnowhere-av.so.57: cannot open shared object file",
+		"undefined symbol: untagged_symbol", "trace ... libnowhere-av.so.57: cannot open shared object file",
 	} {
 		if !strings.Contains(n.Error, want) {
 			t.Errorf("%q: want %q", n.Error, want)
