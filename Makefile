@@ -49,7 +49,7 @@ build: modules ## compile bin/dsbuild
 	@$(GO) build $(FLAGS) -o bin/dsbuild ./cmd/dsbuild
 
 install: build ## install dsbuild, its manual pages and completions into PREFIX (/usr/local)
-	install -D -m 755 bin/dsbuild $(DESTDIR)$(PREFIX)/bin/dsbuild
+	@install -D -m 755 bin/dsbuild $(DESTDIR)$(PREFIX)/bin/dsbuild || { echo "hint: without root: make install PREFIX=$$HOME/.local"; exit 1; }
 	bin/dsbuild man $(DESTDIR)$(PREFIX)/share/man/man1
 	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	bin/dsbuild completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/dsbuild

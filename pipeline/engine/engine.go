@@ -74,7 +74,7 @@ func (e *NotFoundError) Hint() string {
 		}
 	}
 	return "start Docker or podman, or as root on Debian run 'make engine', " +
-		"or pass --engine unix:///path/engine.sock"
+		"or pass --engine unix:///path/engine.sock, or build on this machine: --builder host"
 }
 
 // Home is the directory of dsbuild's own engine.
