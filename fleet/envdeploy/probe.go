@@ -103,7 +103,7 @@ func (n *nodeState) probe(ctx context.Context) error {
 	}
 	var got *EnvironmentState
 	program := n.run.opt.Lock.Program()
-	if n.run.opt.Lock.Brings() {
+	if n.run.opt.Lock.BundlesPython() {
 		var err error
 		if n.brought, err = n.findPython(ctx); err != nil {
 			return err

@@ -18,7 +18,7 @@ var usersProgram = node.NewProgram("find_environments")
 // askUsers is the program that finds the processes which use the environments on a node.
 func (d *Deploy) askUsers() node.Script {
 	script := node.Script{Python: d.opt.Lock.Program(), Program: usersProgram, Request: d.where()}
-	if d.opt.Lock.Brings() {
+	if d.opt.Lock.BundlesPython() {
 		script.Python = "python3" // its own would have to be looked for
 	}
 	return script

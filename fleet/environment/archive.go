@@ -84,7 +84,7 @@ type archiveReader struct {
 	kinds   map[string]byte   // the type of each entry by its path
 	lines   map[string]string // of the list, by path
 	targets map[string]string // of links
-	heads   map[string][]byte // ELF files that tell the machine
+	heads   map[string][]byte // start of the ELF files that show machine and glibc
 	size    int64
 }
 
@@ -109,7 +109,7 @@ func readArchive(r io.Reader) (*Archive, error) {
 			return nil, err
 		}
 	}
-	if _, err := io.Copy(io.Discard, z); err != nil { // the checksum of gzip comes last
+	if _, err := io.Copy(io.Discard, z); err != nil { // gzip's checksum is at the end
 		return nil, fmt.Errorf("corrupt archive: %w", err)
 	}
 	// Check the archive as a whole: no entry is below a link, and one Python is in it.
@@ -212,7 +212,7 @@ func checkEntry(h *tar.Header) (string, error) {
 	return name, nil
 }
 
-// programFiles matches the ELF files that tell the machine and the glibc.
+// programFiles matches the ELF files that show the machine and the glibc.
 var programFiles = regexp.MustCompile(`^[^/]+/(bin/python3\.\d+|lib/libpython3\.\d+\.so\.1\.0)$`)
 
 // describeProgram finds the interpreter, its version, its machine and its glibc.
@@ -248,7 +248,7 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 	return nil
 }
 
-// check compares the entry with itself: no path of it leads elsewhere.
+// check rejects invalid values of a lockfile.
 func (i Interpreter) check() error {
 	switch {
 	case i.File == "" || i.File != path.Base(i.File), !archiveForm.MatchString(i.File), filepath.Base(i.Path) != i.File:
@@ -261,7 +261,7 @@ func (i Interpreter) check() error {
 	return nil
 }
 
-// chooseInterpreter returns the archive of a Spec for a kind of node, or nil if the Spec has none.
+// chooseInterpreter returns the archive of a Spec for a node type, or nil if the Spec has none.
 func (s *Spec) chooseInterpreter(k Platform, dir string) (*Interpreter, error) {
 	if len(s.Archives) == 0 {
 		return nil, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// choose returns the wheel that pip would take on a node of a kind: it has the most specific
-// tag (PEP 425), then the highest build number.
+// choose returns the wheel that pip would select on a node of type k: the wheel with the most
+// specific tag (PEP 425), then with the highest build number.
 func choose(all []File, python string, k Platform) (File, error) {
 	facts := k.facts(python)
 	var best File
@@ -20,10 +20,10 @@ func choose(all []File, python string, k Platform) (File, error) {
 	for _, f := range all {
 		name, err := wheel.ParseFileName(f.File)
 		if err != nil {
-			continue // an installer passes it over, too
+			continue // installers ignore it, too
 		}
 		f.Version = name.Version
-		build := -1                                 // of a wheel without one
+		build := -1                                 // sorts before all build numbers
 		_, _ = fmt.Sscanf(name.Build, "%d", &build) // it begins with a number
 		for _, tag := range name.Tags {
 			if !compat.Installs(tag, facts) {
@@ -49,7 +49,7 @@ func choose(all []File, python string, k Platform) (File, error) {
 	return best, nil
 }
 
-// facts returns what is known of all nodes of a kind.
+// facts returns what all nodes of a type have in common.
 func (p Platform) facts(python string) node.Facts {
 	return node.Facts{
 		Python: python + ".0", Tag: "cp" + strings.ReplaceAll(python, ".", ""),
@@ -57,15 +57,15 @@ func (p Platform) facts(python string) node.Facts {
 	}
 }
 
-// rankOf ranks a tag that installs on a node with a Python, in pip's order: Python and ABI together come
-// first, then Python alone, then the platform.
+// rankOf ranks a compatible tag in pip's order: by Python and ABI, then by Python alone, then by
+// platform.
 func rankOf(tag, python string) []int {
 	parts := strings.Split(tag, "-") // three: compat.Installs has accepted it
 	_, y, _ := strings.Cut(wheel.Minor(python), ".")
 	own, _ := strconv.Atoi(y)
 	minor, err := strconv.Atoi(parts[0][min(3, len(parts[0])):])
 	minor *= 2
-	if err != nil { // py3, which comes after the node's own minor
+	if err != nil { // py3, which ranks below the node's own minor version
 		minor = 2*own - 1
 	}
 	cpython, pure := strings.HasPrefix(parts[0], "cp"), parts[2] == "any"
@@ -88,8 +88,8 @@ func rankOf(tag, python string) []int {
 	return []int{group, minor, platformRank(parts[2])}
 }
 
-// platformRank prefers a newer glibc, then any platform tag, then pure Python. Of two names of the same glibc
-// it prefers the name with the version, as pip does.
+// platformRank prefers a newer glibc, then any platform tag, then pure Python. Of two tags for the same glibc
+// it prefers manylinux_2_X, as pip does.
 func platformRank(platform string) int {
 	glibc, machine := wheel.SplitPlatform(platform)
 	switch {

@@ -62,7 +62,7 @@ func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[str
 		c.Note("%s to download, %s", ui.Count(len(lacking), "file"), ui.Size(size))
 	}
 	for _, f := range lacking {
-		path, err := c.bring(ctx, l, f)
+		path, err := c.download(ctx, l, f)
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +71,7 @@ func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[str
 	return paths, nil
 }
 
-func (c *Collector) bring(ctx context.Context, l *Lock, f File) (string, error) {
+func (c *Collector) download(ctx context.Context, l *Lock, f File) (string, error) {
 	if f.Path != "" {
 		return "", fault.WithHint(damagedf("%s not found", localPath(l, f)),
 			"copy the file there, or to the --files directory: the lockfile lists it as a local file")
@@ -83,7 +83,7 @@ func (c *Collector) bring(ctx context.Context, l *Lock, f File) (string, error) 
 	return path, err
 }
 
-// localPath is the place of a local wheel.
+// localPath returns the path of a local wheel.
 func localPath(l *Lock, f File) string {
 	path := filepath.FromSlash(f.Path)
 	if !filepath.IsAbs(path) {
@@ -92,7 +92,8 @@ func localPath(l *Lock, f File) string {
 	return path
 }
 
-// here returns the path of a file on this machine, or "". A file with other content is an error, except in the cache.
+// here returns the path of a file on this machine, or "". A file with different content is an error, except in the
+// cache.
 func (c *Collector) here(l *Lock, f File) (string, error) {
 	var places []string
 	if f.Path != "" {
@@ -118,11 +119,11 @@ func (c *Collector) here(l *Lock, f File) (string, error) {
 	return "", nil
 }
 
-// cached is the place of a file in the cache.
+// cached returns the path of a file in the cache.
 func (c *Collector) cached(f File) string { return filepath.Join(c.Cache, f.SHA256, f.File) }
 
-// fetch downloads a file of an index into the cache, and returns its place and size. The cache
-// gets the whole file with the right sha256, or nothing.
+// fetch downloads a file from an index to the cache, and returns its path and size. The cache gets
+// the complete file with the right sha256, or nothing.
 func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64, err error) {
 	indexes := c.Indexes
 	if m := torchLocal.FindStringSubmatch(f.Version); m != nil && f.Name == "torch" && c.Torch != "" {
@@ -144,7 +145,7 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 	}
 	if c.Note != nil {
 		size := ""
-		if f.Size > 0 { // the index says it
+		if f.Size > 0 { // listed on the index
 			size = " (" + ui.Size(f.Size) + ")"
 		}
 		c.Note("downloading %s%s", f.File, size)
@@ -179,8 +180,8 @@ func (c *Collector) Find(ctx context.Context, name, version, python string, k Pl
 	return f, err
 }
 
-// wheelsOf lists the wheels of one version of a package that the indexes have with a sha256: those with one in
-// sums, or all for nil.
+// wheelsOf lists the wheels of one version of a package on the indexes whose sha256 is in sums. If sums is
+// nil, it lists all wheels that have one.
 func (c *Collector) wheelsOf(ctx context.Context, name, version string, sums []string) ([]File, error) {
 	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool {
 		return o.Wheel != nil && o.Version == version && o.SHA256 != ""
@@ -202,7 +203,7 @@ func (c *Collector) wheelsOf(ctx context.Context, name, version string, sums []s
 	return all, nil
 }
 
-// inIndexes returns the files of a project that fit, from the first index that has one.
+// inIndexes returns the files of a project that fits accepts, from the first index that has one.
 func (c *Collector) inIndexes(
 	ctx context.Context, indexes []string, project string, fits func(pyindex.File) bool,
 ) ([]pyindex.File, error) {
@@ -225,8 +226,8 @@ func (c *Collector) inIndexes(
 	return nil, failed
 }
 
-// checkedReader returns an error if the bytes that it reads have another sha256 or, where the lock knows it, another
-// size. It stops after the first byte too many.
+// checkedReader returns an error if the content has a different sha256 or, if the lock has a size, a different size.
+// It stops after the first excess byte.
 type checkedReader struct {
 	r    io.Reader
 	want File

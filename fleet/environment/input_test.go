@@ -217,7 +217,7 @@ func TestForNodesWithAPythonThatComesAlong(t *testing.T) {
 		}
 	}
 	all := l.Sets[1].All()
-	if !l.Brings() || l.Program() != "python3.11" || len(all) != 3 || all[2].File != "p.tar.gz" || l.Sets[1].Size() != 7 || l.Sets[1].File("numpy") == nil || l.Sets[1].File("nump") != nil {
+	if !l.BundlesPython() || l.Program() != "python3.11" || len(all) != 3 || all[2].File != "p.tar.gz" || l.Sets[1].Size() != 7 || l.Sets[1].File("numpy") == nil || l.Sets[1].File("nump") != nil {
 		t.Errorf("%+v", all)
 	}
 }

@@ -59,7 +59,7 @@ type File struct {
 	Size    int64  `json:"size"`
 	Path    string `json:"path,omitempty"` // path of a local wheel, relative to the lockfile; empty for a wheel from an index
 
-	Named bool `json:"named,omitempty"` // the environment file names the package, which may run code at each start of Python
+	Named bool `json:"named,omitempty"` // listed in environment.yaml, so a .pth file of the package may run code
 }
 
 const (
@@ -287,8 +287,8 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 		node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc)), "re-lock for all nodes: %s", lockAgain())
 }
 
-// Brings reports whether any set has a bundled Python.
-func (l *Lock) Brings() bool {
+// BundlesPython reports whether any set has a bundled Python.
+func (l *Lock) BundlesPython() bool {
 	return slices.ContainsFunc(l.Sets, func(s Set) bool { return s.Python != nil })
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// The forms of values.
+// These expressions match valid values.
 var (
 	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	pythonForm  = regexp.MustCompile(`^3\.([89]|[1-9]\d)$`) // dsbuild's programs on nodes need 3.8
@@ -41,7 +41,7 @@ func Read(path string, in io.Reader) (*Spec, error) {
 	return r.read(body)
 }
 
-// reader turns one file into a Spec and collects its mistakes.
+// reader turns one file into a Spec and collects its errors.
 type reader struct{ *yamldoc.Reader }
 
 func newReader(path string) *reader {
@@ -98,7 +98,7 @@ func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 	return s, nil
 }
 
-// checkWhole finds mistakes that no single key has.
+// checkWhole checks the rules for several keys together.
 func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 	for _, key := range []string{"name", "python"} {
 		if !given[key] {
@@ -128,8 +128,8 @@ func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 	}
 }
 
-// interpreter reads the nodes' own Python, or the archives of one that comes along: one, or a list
-// with one for each machine.
+// interpreter reads the nodes' own Python, or the archives of a bundled Python: one, or a list with
+// one per machine.
 func (r *reader) interpreter(s *Spec, n yamldoc.Node) {
 	items := []yamldoc.Node{n}
 	if _, ok := yamldoc.Scalar(n); !ok {
@@ -156,7 +156,7 @@ func (r *reader) interpreter(s *Spec, n yamldoc.Node) {
 	}
 }
 
-// deepspeed reads the path of a wheel, a list with a wheel for each kind of node, or what to build.
+// deepspeed reads the path of a wheel, a list with a wheel for each node type, or a Build.
 func (r *reader) deepspeed(s *Spec, n yamldoc.Node) {
 	if _, isText := yamldoc.Scalar(n); isText {
 		s.Wheels = append(s.Wheels, r.wheel(n, "deepspeed")...)
@@ -191,7 +191,7 @@ func (r *reader) deepspeed(s *Spec, n yamldoc.Node) {
 	}
 }
 
-// wordForm is the form of a word of what to build: it becomes the value of a flag.
+// wordForm matches a value of a Build, which becomes the value of a flag.
 var wordForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+:/@-]*$`)
 
 func (r *reader) word(n yamldoc.Node, key string) []string {
@@ -217,8 +217,8 @@ func (r *reader) wheel(n yamldoc.Node, what string) []Text {
 	return []Text{{word, r.Place(n)}}
 }
 
-// requirementForm is the form of a requirement up to its marker (PEP 508). pypi.ParseDependency alone
-// takes numpy=2 as the name of a package.
+// requirementForm matches a requirement up to its marker (PEP 508), because pypi.ParseDependency
+// accepts numpy=2 as a package name.
 var requirementForm = func() *regexp.Regexp {
 	const (
 		release = `v?(?:\d+!)?\d+(?:\.\d+)*`
@@ -236,7 +236,7 @@ var requirementForm = func() *regexp.Regexp {
 		`(?:` + all + `|\(\s*` + all + `\s*\))?\s*(?:;\s*\S.*)?$`)
 }()
 
-// requirement reads a requirement. One with a URL would make the lock depend on a place.
+// requirement reads a requirement. It rejects URLs, because the lock has none.
 func (r *reader) requirement(n yamldoc.Node) []Text {
 	word, ok := r.Text(n, "a requirement")
 	if !ok {
@@ -257,7 +257,7 @@ func (r *reader) requirement(n yamldoc.Node) []Text {
 	return nil
 }
 
-// kinds reads the kinds of nodes.
+// kinds reads the node types.
 func (r *reader) kinds(n yamldoc.Node) []Platform {
 	var kinds []Platform
 	for _, entry := range r.Items(n, "nodes") {

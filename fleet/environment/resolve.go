@@ -91,8 +91,8 @@ func (l *Lock) Answers(s *Spec) bool {
 	return err != nil || request == l.Request
 }
 
-// request identifies all that decides the lock, except the state of the index. dir is the folder of the
-// lock.
+// request returns a digest of the inputs that determine the lock, except the state of the index. dir is
+// the lockfile's directory.
 func (s *Spec) request(kinds []Platform, locals []File, uv, dir string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n",
@@ -128,8 +128,8 @@ func (s *Spec) names(name string) bool {
 	})
 }
 
-// openLocals reads the local wheels of a Spec, in its order, with their paths on this machine. The mistakes have
-// their places in the file.
+// openLocals reads the local wheels of a Spec, in its order, with their paths on this machine. Errors have their
+// positions in the file.
 func openLocals(s *Spec) ([]File, error) {
 	var locals []File
 	var problems lineerr.List
@@ -182,8 +182,8 @@ func (s *Spec) CheckWheels(kinds []Platform) error {
 	return err
 }
 
-// localsFor returns the local wheels for each kind of node: for every package, the wheel that installs there. all comes
-// from openLocals.
+// localsFor returns, for each node type, the wheel of every package that installs there. all is the result of
+// openLocals.
 func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 	own := make([][]File, len(kinds))
 	var problems lineerr.List
@@ -211,8 +211,8 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 	return own, problems.Err()
 }
 
-// checkLocals reports the local wheels of a set that do not run on its nodes, as their files show, with the torch of the set. all
-// is the result of openLocals. Wheels of an index are not here yet: they are compared with the nodes before a deploy.
+// checkLocals reports the local wheels of a set whose machine code does not run on the set's nodes with its torch. all is the
+// result of openLocals. Wheels from an index are not downloaded yet: a deploy compares them with the nodes.
 func (r Resolver) checkLocals(ctx context.Context, s *Spec, set Set, all []File) error {
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -266,7 +266,7 @@ func relativePath(dir, path string) string {
 	return filepath.ToSlash(path)
 }
 
-// set resolves the files for one kind of node, with its local wheels.
+// set resolves the files for one node type, with its local wheels.
 func (r Resolver) set(ctx context.Context, s *Spec, k Platform, locals []File, old *Lock) (Set, error) {
 	out := Set{Platform: k}
 	var known []File
@@ -280,7 +280,7 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Platform, locals []File, o
 		return out, err
 	}
 	for i, f := range out.Files {
-		if f.Size == 0 { // the index does not say it
+		if f.Size == 0 { // not listed on the index
 			if _, out.Files[i].Size, err = r.Collect.fetch(ctx, f); err != nil {
 				return out, err
 			}
@@ -312,8 +312,8 @@ func (r Resolver) Files(ctx context.Context, s *Spec, k Platform, locals, known 
 	return out, nil
 }
 
-// file takes the one wheel of a resolved package that a pip on such a node would take. If it differs from a known one only
-// in its build tag, it takes that: a version has several builds, and a new one does not change a lock.
+// file selects the wheel of a resolved package that pip would select on such a node. It prefers a known wheel that differs
+// only in its build tag, so that a new build of a version does not change a lock.
 func (r Resolver) file(p lockedPackage, python string, k Platform, locals, known []File) (File, error) {
 	if at := indexOf(locals, p.Name); at >= 0 {
 		return locals[at], nil

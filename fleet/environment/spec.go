@@ -61,7 +61,7 @@ type Platform struct {
 
 func (p Platform) String() string { return p.Machine + " with glibc " + p.Glibc }
 
-// serves reports whether a node is of the kind: its machine is the same and its glibc is not older.
+// serves reports whether a node is of type p: it has the same machine, and its glibc is not older.
 func (p Platform) serves(f node.Facts) bool {
 	return f.Platform == "linux_"+p.Machine && f.Glibc != "" && wheel.CompareVersions(f.Glibc, p.Glibc) >= 0
 }

@@ -53,8 +53,8 @@ func (s Sums) Sum(file string) (sum string, size int64, err error) {
 	return sum, size, err
 }
 
-// Manifest describes the wheel f at path for nodes of a platform such as linux_x86_64, by its machine code. One program reads the
-// same bytes only once; f has their SHA-256, compared before.
+// Manifest describes the wheel f at path for nodes of a platform such as linux_x86_64, by its machine code. The result is cached
+// by f.SHA256, which the caller has compared with the file.
 func (s Sums) Manifest(ctx context.Context, path string, f File, platform string) (wheel.Manifest, error) {
 	entry := s.manifestEntry(f, platform)
 	if known, err := os.ReadFile(entry); err == nil {
@@ -91,8 +91,8 @@ func (s Sums) write(entry, text string) {
 	s.removeUnused()
 }
 
-// manifestEntry returns the path of the cache entry for a wheel's manifest. Another dsbuild may find something else in the same
-// bytes, so the running program is a part of the name.
+// manifestEntry returns the path of the cache entry for a wheel's manifest. Its name depends on the running program, because
+// another version of dsbuild may describe the same wheel differently.
 func (s Sums) manifestEntry(f File, platform string) string {
 	if s.Dir == "" {
 		return ""

@@ -21,7 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// lockedPackage is a package in uv's answer, a lock file of PEP 751.
+// lockedPackage is a package in uv's output, a lockfile of PEP 751.
 type lockedPackage struct {
 	Name    string        `toml:"name"`
 	Version string        `toml:"version"`
@@ -36,7 +36,7 @@ type lockedWheel struct {
 	Hashes map[string]string `toml:"hashes"`
 }
 
-// fileName is the wheel's own name, which PEP 751 omits if the address ends with it.
+// fileName returns the wheel's name, which PEP 751 omits if the URL ends with it.
 func (w lockedWheel) fileName() string {
 	if w.Name != "" {
 		return w.Name
@@ -47,8 +47,7 @@ func (w lockedWheel) fileName() string {
 	return path.Base(filepath.ToSlash(w.Path))
 }
 
-// runUV resolves the requirements of a Spec for one kind of node. The versions in known are
-// preferred.
+// runUV resolves the requirements of a Spec for one node type. The versions in known are preferred.
 func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known []File) ([]lockedPackage, error) {
 	tmp, err := scratch.New("")
 	if err != nil {
@@ -71,7 +70,7 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known 
 		"pins.txt":       pinned.String(),
 		"overrides.txt":  strings.Join(s.Overrides, "\n"),
 	}
-	for name, text := range files { // for the user alone: an index may have a password
+	for name, text := range files { // private, because an index URL may have a password
 		if err := os.WriteFile(filepath.Join(tmp.Path, name), []byte(text), 0o600); err != nil {
 			return nil, err
 		}
@@ -108,8 +107,8 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known 
 // torchLocal finds the name of torch's own index in a version: cu132 of 2.15.0+cu132.
 var torchLocal = regexp.MustCompile(`\+(cu\d+|cpu)$`)
 
-// project is the project file that asks uv for the environment. A torch for another CUDA than the
-// package index has comes from torch's own index, and nothing else does.
+// project returns the pyproject.toml of the environment for uv. Only a torch with a local version,
+// for a CUDA that the package index lacks, comes from torch's own index.
 func (r Resolver) project(s *Spec, locals []File) (string, error) {
 	type table = map[string]any
 	wanted := []string{}
@@ -141,8 +140,8 @@ func (r Resolver) project(s *Spec, locals []File) (string, error) {
 	return out.String(), err
 }
 
-// uvPlatform is uv's name for a kind of node: it knows some versions of glibc, and wheels for an
-// older one install there too.
+// uvPlatform returns uv's name for a node type. uv knows only some versions of glibc, so it is the
+// newest that is not newer than the nodes'.
 func uvPlatform(k Platform) (string, error) {
 	minor, err := strconv.Atoi(strings.TrimPrefix(k.Glibc, "2."))
 	if err != nil || minor < 17 {
@@ -164,7 +163,7 @@ func uvPlatform(k Platform) (string, error) {
 // the code differs.
 const noSolution = 1
 
-// run runs uv in a folder. Its error has uv's own explanation.
+// run runs uv in a directory. Its error has uv's own explanation.
 func (r Resolver) run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.UV, args...)
 	var said bytes.Buffer

@@ -17,7 +17,7 @@ func buildVariablesLost(s *subject) []hit {
 		if !buildVariable.MatchString(a.Name) || a.Inherited || a.Depth > 0 {
 			continue
 		}
-		if b := s.buildBehind(a); b != nil && (a.Exported == 0 || a.Exported > b.Seq) {
+		if b := s.buildAfter(a); b != nil && (a.Exported == 0 || a.Exported > b.Seq) {
 			says := a.Name + " is set without export, so " + showWord(b.Words[0]) + " does not see it"
 			hits = append(hits, hit{at: a.At, message: says})
 		}
@@ -25,9 +25,9 @@ func buildVariablesLost(s *subject) []hit {
 	return hits
 }
 
-// buildBehind returns the first build after an assignment that does not set the
+// buildAfter returns the first build after an assignment that does not set the
 // variable itself.
-func (s *subject) buildBehind(a *script.Assignment) *script.Command {
+func (s *subject) buildAfter(a *script.Assignment) *script.Command {
 	for _, c := range s.Commands {
 		if c.Seq < a.Seq || !builds(c) {
 			continue

@@ -24,7 +24,7 @@ func programNotPython(_ *subject, l *launch) []hit {
 	return nil
 }
 
-// bindsToOne matches values of --gpu-bind by which each task sees one GPU.
+// bindsToOne matches values of --gpu-bind that show each task one GPU.
 var bindsToOne = regexp.MustCompile(`^(verbose,|v,)?(single:1$|per_task:1$|map_gpu:)`)
 
 func oneDeviceVisible(s *subject) []hit {
@@ -229,7 +229,7 @@ func shebangNotFirst(s *subject) []hit {
 	case len(s.Directives) > 0 && s.marked:
 		return []hit{{at: 0, message: "a byte order mark (UTF-8 BOM) precedes the first line"}}
 	case len(s.Directives) == 0 && s.Shebang < 0 && len(s.spacedOptions()) > 0:
-		return []hit{{at: 0, severity: Warning, message: "a script with options of sbatch has no #! line"}}
+		return []hit{{at: 0, severity: Warning, message: "a script with sbatch options has no #! line"}}
 	case len(s.Directives) == 0 || s.Shebang == 0:
 		return nil
 	case s.Shebang < 0:

@@ -95,7 +95,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	}
 	// A byte order mark is not part of the script.
 	text, marked := bytes.CutPrefix(text, []byte("\ufeff"))
-	for i, size := 0, 0; i < len(text); i += size { // a text of an older encoding
+	for i, size := 0, 0; i < len(text); i += size { // not UTF-8
 		var r rune
 		if r, size = utf8.DecodeRune(text[i:]); r == utf8.RuneError && size == 1 {
 			text[i] = '?'

@@ -31,14 +31,14 @@ func rankOnBatchLine(s *subject) []hit {
 		if !slices.Contains(ranks, a.Name) || a.Depth > 0 || a.Exported == 0 {
 			continue
 		}
-		if n, known := a.Value.Int(); known && a.Name == "RANK" && !a.Branch && s.stepsBehind(a) {
+		if n, known := a.Value.Int(); known && a.Name == "RANK" && !a.Branch && s.laterStepsRead(a) {
 			hits = append(hits, hit{
 				at: a.At, message: fmt.Sprintf("RANK is %d in every task of srun", n), why: "the job waits for the other ranks until a timeout",
 				fix: "let each task set it: srun bash -c 'RANK=$SLURM_PROCID python train.py'",
 			})
 		}
 		for _, c := range a.Value.Chars {
-			if c.Ref != nil && ofTask(c.Ref.Name) && s.stepsBehind(a) {
+			if c.Ref != nil && ofTask(c.Ref.Name) && s.laterStepsRead(a) {
 				says := a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"
 				hits = append(hits, hit{at: c.At, message: says})
 			}
@@ -82,8 +82,8 @@ func (s *subject) ignoresRank(at int) bool {
 }
 
 // readsVariable reports whether a training may read a rank, or MASTER_ADDR, from its environment.
-// torchrun assigns ranks to its processes, and so do the other launchers that get the node's rank by a
-// flag. torchrun reads PET_NODE_RANK instead of the flag.
+// torchrun assigns ranks to its processes, and so do other launchers with a flag for the node's rank.
+// torchrun reads PET_NODE_RANK if the flag is not set.
 func readsVariable(c *script.Command, name string) bool {
 	l := newLaunch(c)
 	if l == nil || name == "MASTER_ADDR" {
@@ -95,8 +95,8 @@ func readsVariable(c *script.Command, name string) bool {
 	return (l.kind == "torchrun") == (name == "PET_NODE_RANK") && l.backend() == "static"
 }
 
-// stepsBehind reports whether later tasks that read the variable inherit it.
-func (s *subject) stepsBehind(a *script.Assignment) bool {
+// laterStepsRead reports whether later tasks that read the variable inherit it.
+func (s *subject) laterStepsRead(a *script.Assignment) bool {
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
 		if srun == nil || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 ||

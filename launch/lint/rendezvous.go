@@ -127,7 +127,7 @@ func masterAddrLocalhost(s *subject) []hit {
 		if !known || !isOwnAddress(text) || a.Exported == 0 || a.Branch {
 			continue
 		}
-		if s.job.nodes > 1 && s.stepsBehind(a) {
+		if s.job.nodes > 1 && s.laterStepsRead(a) {
 			hits = append(hits, hit{
 				at:      a.Value.Origin(),
 				message: fmt.Sprintf("%s is %s in a job of %d nodes", a.Name, text, s.job.nodes),
@@ -330,7 +330,7 @@ func rendezvousAtOwnHost(s *subject, l *launch) []hit {
 		l.Loop || s.sharesHost(l) {
 		return nil
 	}
-	return []hit{{at: host.Origin(), message: "the rendezvous is at " + r.String() + ", another host on each node"}}
+	return []hit{{at: host.Origin(), message: "the rendezvous is at " + r.String() + ", a different host on each node"}}
 }
 
 // inArray matches an endpoint within the elements of an array.
@@ -362,7 +362,7 @@ func masterAddrNotFirst(s *subject) []hit {
 		}
 	}
 	for _, a := range s.Assignments {
-		if a.Name == "MASTER_ADDR" && a.Exported > 0 && s.job.nodes != 1 && s.stepsBehind(a) {
+		if a.Name == "MASTER_ADDR" && a.Exported > 0 && s.job.nodes != 1 && s.laterStepsRead(a) {
 			look(a.Value)
 		}
 	}

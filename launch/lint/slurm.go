@@ -13,7 +13,7 @@ import (
 func sbatchWords(s *subject) []hit {
 	var hits []hit
 	for _, w := range s.Extra {
-		h := hit{at: w.At, message: showWord(w) + " is no option of sbatch"}
+		h := hit{at: w.At, message: showWord(w) + " is not an sbatch option"}
 		if strings.HasPrefix(w.Text(), "\n") {
 			h.message, h.fix = "a \\ at the end of an #SBATCH line", "remove it: each #SBATCH line stands alone"
 		}
@@ -28,7 +28,7 @@ var otherCase = regexp.MustCompile(`^(?i:sbatch)(\s+(--[a-z-]+(=\S+|\s+[^-\s]\S*
 // nearlyBatch matches a misspelled #SBATCH line.
 var nearlyBatch = regexp.MustCompile(`^S?[A-Z]{3,8}\s+--?[A-Za-z]`)
 
-// spacedOptions returns the comments that would be #SBATCH lines without the blank after #. If the script has #SBATCH
+// spacedOptions returns the comments that would be #SBATCH lines without the space after #. If the script has #SBATCH
 // lines, it returns none, because the comments may be disabled options.
 func (s *subject) spacedOptions() (at []int) {
 	if len(s.Directives)+len(s.Late) > 0 {
@@ -65,8 +65,8 @@ func sbatchLineIgnored(s *subject) []hit {
 	}
 	for _, at := range s.spacedOptions() {
 		hits = append(hits, hit{
-			at: at, severity: Warning, message: "# SBATCH is not #SBATCH, and the script has no other line of options",
-			why: "sbatch takes this line for a comment and ignores the option", fix: "remove the blank behind #",
+			at: at, severity: Warning, message: "# SBATCH is not #SBATCH, and no other line has options",
+			why: "sbatch takes this line for a comment and ignores the option", fix: "remove the space after #",
 		})
 	}
 	// A line in a string or a here-document is not a comment.
@@ -124,7 +124,7 @@ var pattern = regexp.MustCompile(`%[0-9]*[xjJAN]`)
 func outputPatternInShell(s *subject) []hit {
 	var hits []hit
 	look := func(w script.Word) {
-		// Formats of date (+%Y%j, %s%N) and other commands hold blanks or +.
+		// Formats of date (+%Y%j, %s%N) and other commands contain spaces or +.
 		text := w.Text()
 		if pattern.MatchString(text) && !strings.ContainsAny(text, "+ ") {
 			hits = append(hits, hit{at: w.At, message: showWord(w) + " has a pattern that only Slurm expands"})
@@ -211,13 +211,13 @@ func sbatchInsideJob(s *subject) []hit {
 	return hits
 }
 
-// Conditions of a script that submits itself: on variables of Slurm, or on its arguments.
+// Conditions in scripts that submit themselves: about Slurm's variables, or about arguments.
 var (
 	asksSlurm     = regexp.MustCompile(`\bSLURM_`)
 	asksArguments = regexp.MustCompile(`\$\{?[#1@*]`)
 )
 
-// submitsItself reports whether a script submits itself where it is not yet in a job:
+// submitsItself reports whether a script submits itself if it does not run in a job:
 // if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"; exit; fi.
 func submitsItself(c *script.Command) bool {
 	itself := slices.ContainsFunc(c.Words, func(w script.Word) bool {

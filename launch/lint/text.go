@@ -49,15 +49,15 @@ func commandCut(s *subject) []hit {
 			continue
 		}
 		hits = append(hits, hit{
-			at: l.At, message: l.kind + " has no program behind its options",
-			why: "it ends at once with a message about its arguments, and the lines below run without it",
+			at: l.At, message: l.kind + " has no program after its options",
+			why: "it ends immediately with a message about its arguments, and the lines below run without it",
 		})
 	}
 	for _, c := range s.commandsNamed("srun") {
 		if startsNothing(s, c) {
 			hits = append(hits, hit{
-				at: c.At, message: "srun has no program behind its options",
-				why: "it ends at once (\"No command given to execute\"), and the lines below run once, on the first node",
+				at: c.At, message: "srun has no program after its options",
+				why: "it ends immediately (\"No command given to execute\"), and the lines below run once, on the first node",
 			})
 		}
 	}
@@ -100,7 +100,7 @@ func outputFolder(s *subject) []hit {
 			continue
 		}
 		if ofJob.MatchString(folder) {
-			return []hit{{at: o.At, message: folder + " in --" + name + " is a separate folder for each job"}}
+			return []hit{{at: o.At, message: folder + " in --" + name + " is a different directory for each job"}}
 		}
 		for _, c := range s.commandsNamed("mkdir") {
 			makes := func(w script.Word) bool {
@@ -110,9 +110,9 @@ func outputFolder(s *subject) []hit {
 			if c.Depth == 0 && slices.ContainsFunc(c.Words[1:], makes) {
 				return []hit{{
 					at: o.At, severity: Warning,
-					message: "--" + name + " is in " + folder + ", which the script itself makes",
+					message: "--" + name + " is in " + folder + ", which the script itself creates",
 					why: "Slurm opens the file before the script runs, so the job fails at once, without a log, " +
-						"if the folder is not there yet",
+						"if the directory does not exist yet",
 				}}
 			}
 		}
