@@ -54,7 +54,7 @@ func (s Sums) Sum(file string) (sum string, size int64, err error) {
 }
 
 // Manifest describes the wheel f at path for nodes of a platform such as linux_x86_64, by its machine code. The result is cached
-// by f.SHA256, which the caller has compared with the file.
+// by f.SHA256, already compared with the file.
 func (s Sums) Manifest(ctx context.Context, path string, f File, platform string) (wheel.Manifest, error) {
 	entry := s.manifestEntry(f, platform)
 	if known, err := os.ReadFile(entry); err == nil {
