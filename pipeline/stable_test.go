@@ -254,7 +254,7 @@ func TestStableLoaderRefuses(t *testing.T) {
 		"other CUDA":     {"2.10.0+cu128", "12.8", `op(("13",), "none_op")`, "was built for CUDA 13, but this torch 2.10.0+cu128 is built for CUDA 12.8\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12"},
 		"older CUDA":     {"2.10.0+cu118", "11.8", `op(("12", "13"), "none_op")`, "was built for CUDA 12 and 13, but this torch 2.10.0+cu118 is built for CUDA 11.8\nhint: install a torch for CUDA 12 or 13, or a DeepSpeed that was built for CUDA 11"},
 		"no runtime":     {"2.15.0+cu992", "99.2", `op(("99",), "none_op")`, "needs libcudart.so.99, but it cannot be loaded: libcudart.so.99: cannot open shared object file: No such file or directory\nhint: install the CUDA 99 runtime"},
-		"no library":     {"2.15.0", "13.2", `op(name="none_op")`, "cannot be loaded with torch 2.15.0: "},
+		"no library":     {"2.15.0", "13.2", `op(name="none_op")`, "cannot be loaded: "},
 		"nightly, older": {"2.9.0.dev20250801+cu130", "13.0", `op(name="none_op")`, "needs torch 2.10 or newer, but this environment has torch 2.9.0.dev20250801+cu130\nhint: "},
 		"nightly":        {"2.16.0.dev20261120+cu132", "13.2", `op()`, ""},
 		"nothing wrong":  {"2.10.0a0+git1", "", `op()`, ""},
@@ -266,6 +266,25 @@ func TestStableLoaderRefuses(t *testing.T) {
 		}
 		if !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %s\nwant %s", name, got, want)
+		}
+	}
+}
+
+// A library that was cut short is refused: the dynamic loader would be killed by a page beyond its end.
+func TestStableLoaderRefusesDamage(t *testing.T) {
+	dir := stableOp(t)
+	library := filepath.Join(dir, "libx_op.so")
+	file, err := os.Stat(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{file.Size() - 1, 5000, 10, 0} {
+		if err := os.Truncate(library, size); err != nil {
+			t.Fatal(err)
+		}
+		got := pythonTest(t, dir, loads+"print(refused(op))")
+		if want := fmt.Sprintf("Refused: DeepSpeed's op x cannot be loaded: %s: damaged: only %d bytes\nhint: install the wheel again", library, size); !strings.HasPrefix(got, want) {
+			t.Errorf("%s\nwant %s", got, want)
 		}
 	}
 }

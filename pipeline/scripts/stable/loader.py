@@ -124,6 +124,23 @@ def level_of(op, levels):
     return max(level for level in levels if not lacking(level) and level <= (forced or level))
 
 
+def refuse_damaged(op, path):
+    """Raises Refused if a library is missing, or ends before its last part, the table of sections: a process that
+    uses pages of a file beyond its end is killed."""
+    try:
+        with open(path, "rb") as f:
+            head = f.read(64)
+            have = f.seek(0, os.SEEK_END)
+    except OSError as e:
+        why = e.strerror
+    else:
+        start, size, count = (int.from_bytes(head[at:end], "little") for at, end in ((40, 48), (58, 60), (60, 62)))
+        if len(head) == 64 and start + size * count <= have:
+            return
+        why = f"damaged: only {have} bytes"
+    raise Refused(op, f"cannot be loaded: {path}: {why}", "install the wheel again (pip install --force-reinstall --no-deps WHEEL)")
+
+
 def expose(module, cuda=(), cpu=()):
     """Loads the library of an op and gives its module what it binds. module is globals() of
     the module. cuda has the majors of CUDA that there are libraries for, none if the library needs no
@@ -133,6 +150,7 @@ def expose(module, cuda=(), cpu=()):
     level = level_of(op, cpu or (LEVEL,)) if cpu or LEVEL else ""
     variant = f".cu{torch.version.cuda.split('.')[0]}" if len(cuda) > 1 else f".{level}" if len(cpu) > 1 else ""
     path = os.path.join(os.path.dirname(module["__file__"]), f"lib{op}{variant}.so")
+    refuse_damaged(op, path)
     try:
         library = ctypes.CDLL(path)
     except OSError as e:
