@@ -50,6 +50,7 @@ def joined():
         return {name: new.read(name) for name in new.namelist()}
 
 first = {"deepspeed/__init__.py": "first", variants.RECORD: RECORD, variants.SHM_COMM: "class ShareMemCommBuilder(CPUOpBuilder):\n    pass\n",
+    variants.ASYNC_IO[1]: "class AsyncIOBuilder(CPUOpBuilder):\n    pass\n",
     "deepspeed/ops/adam/libcpu_adam_op.so": library("plain.so") + b"2", "deepspeed/ops/adam/libfused_adam_op.so": library("cuda13.so"),
     "deepspeed/ops/lion/libfused_lion_op.so": library("cuda13.so"), "deepspeed/ops/libutils_op.so": library("plain.so")}
 wheel("compile", first)
@@ -64,6 +65,8 @@ assert b'\nLEVEL = "v2"' in one["deepspeed/_stable_abi.py"]
 scope = {"CPUOpBuilder": object}
 exec(one[variants.SHM_COMM], scope)
 assert scope["ShareMemCommBuilder"]().is_compatible(verbose=True) is False
+exec(one[variants.ASYNC_IO[1]], scope)
+assert not hasattr(scope["AsyncIOBuilder"], "is_compatible")  # the wheel has no such op
 
 wheel("compile-cu12", {"deepspeed/__init__.py": "other", "deepspeed/ops/adam/libfused_adam_op.so": library("cuda12.so")})
 wheel("compile-v3", {"deepspeed/__init__.py": "other", "deepspeed/ops/adam/libcpu_adam_op.so": library("plain.so") + b"3"})
@@ -73,11 +76,14 @@ want = {"adam/libcpu_adam_op.v2.so": library("plain.so") + b"2", "adam/libcpu_ad
     "adam/libfused_adam_op.cu13.so": library("cuda13.so"), "lion/libfused_lion_op.so": library("cuda13.so"), "libutils_op.so": library("plain.so"),
     "adam/cpu_adam_op.py": imported + b", cpu=('v2', 'v3'))\n", "adam/fused_adam_op.py": imported + b", cuda=('12', '13'))\n",
     "lion/fused_lion_op.py": imported + b", cuda=('13',))\n", "utils_op.py": imported + b")\n"}
-assert {n[len("deepspeed/ops/"):]: d for n, d in all.items() if n.startswith("deepspeed/ops/") and n != variants.SHM_COMM} == want, sorted(all)
+assert {n[len("deepspeed/ops/"):]: d for n, d in all.items() if n.startswith("deepspeed/ops/") and "op_builder" not in n} == want, sorted(all)
 assert all["deepspeed/__init__.py"] == b"first" and b", ('12', '13'))" in all[variants.RECORD], all[variants.RECORD]
 
 os.environ["DSBUILD_CPU"] = "armv8-a"
 assert b'\nLEVEL = ""' in joined()["deepspeed/_stable_abi.py"]
+wheel("compile", dict(first, **{"deepspeed/ops/aio/libasync_io_op.so": library("plain.so")}))
+exec(joined()[variants.ASYNC_IO[1]], scope)
+assert scope["AsyncIOBuilder"]().is_compatible(verbose=True) is True
 for wrong in ("version='1'\n", RECORD + RECORD):
     try:
         variants.record(wrong, ())

@@ -19,13 +19,13 @@ LOADER = "_stable_abi"
 LIBRARY = re.compile(r"(.*/)lib(\w+)\.so")  # as stable.py calls it
 RECORD = "deepspeed/git_version_info_installed.py"
 SHM_COMM = "deepspeed/ops/op_builder/cpu/comm.py"
+ASYNC_IO = ("deepspeed/ops/op_builder/async_io.py", "deepspeed/ops/op_builder/cpu/async_io.py")
 
-# DeepSpeed compiles shm_comm when a job on CPUs begins, and does without it where it is not compatible.
-NO_SHM_COMM = b"""
-
-# dsbuild's wheels have no shm_comm, and no job shall compile it: torch's gloo takes its place.
-ShareMemCommBuilder.is_compatible = lambda self, verbose=False: False
-"""
+# What DeepSpeed shall say of ops in which it is wrong here: the file, the class, whether the op is compatible, and why.
+COMPATIBLE = (
+    (SHM_COMM, "ShareMemCommBuilder", False, "the wheel has no shm_comm, and no job shall compile it: torch's gloo takes its place"),
+    *((name, "AsyncIOBuilder", True, "the async_io of the wheel needs no libaio, for which DeepSpeed looks with a compiler") for name in ASYNC_IO),
+)
 
 
 def join(folder, to):
@@ -51,8 +51,10 @@ def join(folder, to):
                 changed[f"{place}lib{op}{'.' + variant if variant else ''}.so"] = data
         changed[f"deepspeed/{LOADER}.py"] = loader()
         changed[RECORD] = record(old.read(RECORD).decode(), ordered(majors)).encode()
-        if SHM_COMM in old.namelist() and b"class ShareMemCommBuilder(" in old.read(SHM_COMM):
-            changed[SHM_COMM] = old.read(SHM_COMM) + NO_SHM_COMM
+        for name, builder, answer, why in COMPATIBLE:
+            has = not answer or any(op == "async_io_op" for _, op in libraries)
+            if has and name in old.namelist() and f"class {builder}(".encode() in old.read(name):
+                changed[name] = old.read(name) + f"\n\n# dsbuild: {why}.\n{builder}.is_compatible = lambda self, verbose=False: {answer}\n".encode()
         for info in old.infolist():
             if info.filename not in changed and not LIBRARY.fullmatch(info.filename):
                 new.writestr(info, old.read(info))
