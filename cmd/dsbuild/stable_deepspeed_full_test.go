@@ -11,7 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 )
 
 // deepSpeedTests returns a folder with the tests of DeepSpeed's repository, which its source
@@ -52,13 +53,13 @@ func (c pytestCase) outcome() string {
 	}
 }
 
-// runPytest runs files of tests with the installed DeepSpeed. It returns how each test ended, and
+// runPytest runs files of tests with the installed DeepSpeed and an accelerator. It returns how each test ended, and
 // how often each end was.
-func runPytest(t *testing.T, interpreter, dir string, files ...string) (ends map[string]string, counts map[string]int) {
+func runPytest(t *testing.T, interpreter, dir, accelerator string, files ...string) (ends map[string]string, counts map[string]int) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report.xml")
 	cmd := exec.Command(interpreter, append([]string{"-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", report}, files...)...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "DS_ACCELERATOR=cuda")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "DS_ACCELERATOR="+accelerator)
 	out, runErr := cmd.CombinedOutput() // tests that fail are in the report
 	text, err := os.ReadFile(report)
 	var suites struct {
@@ -81,24 +82,38 @@ func runPytest(t *testing.T, interpreter, dir string, files ...string) (ends map
 	return ends, counts
 }
 
-// DeepSpeed's own tests of its CPU optimizers end with a wheel of the stable ABI as they do with the
-// wheel for one torch. Those that need a GPU are skipped where there is none.
+// DeepSpeed's own tests of its CPU optimizers and of async_io end with the default wheel as they do with a wheel that DeepSpeed's own
+// setup builds for this torch. Those that need a GPU are skipped where there is none. Of the other wheel DeepSpeed believes only where
+// libaio is that it has async_io.
 func TestFullStableDeepSpeedTests(t *testing.T) {
-	stable := stableCPUWheel(t)
-	release, _, _ := strings.Cut(stable.Manifest.Version, "+")
+	file := built.Wheel(t)
+	stock := build(t, append(ofRelease(), "--ops", "cpu_adam,cpu_adagrad,cpu_lion,pin_memory,async_io", "--abi", "torch",
+		"--torch", stockPair().torch, "--python", stockPair().python, "-o", t.TempDir())...)
+	release, _, _ := strings.Cut(stock.Manifest.Version, "+")
 	tests := deepSpeedTests(t, release)
-	env := newStableEnvironment(t, stockPair(), "pytest")
+	env := newStableEnvironment(t, stockPair(), "pytest", "nvidia-ml-py")
 	ends := map[string]map[string]string{}
-	for abi, built := range map[string]wheel.Artifact{"torch": allOps(t, "torch"), "stable": stable} {
-		env.install(t, built.Path)
-		var counts map[string]int
-		ends[abi], counts = runPytest(t, env.python, tests, "unit/ops/adam/test_cpu_adam.py", "unit/ops/adagrad/test_cpu_adagrad.py", "unit/ops/lion/test_cpu_lion.py")
-		if counts["passed"] == 0 || counts["failed"] > 0 {
-			t.Errorf("--abi %s: %v", abi, counts)
+	for _, path := range []string{file, stock.Path} {
+		if path != file {
+			libaio := func() bool { return exec.Command("dpkg", "--status", "libaio-dev").Run() == nil }
+			if err := debian.Ensure(t.Context(), libaio, "libaio-dev"); err != nil {
+				t.Fatal(err)
+			}
 		}
-		t.Logf("result: DeepSpeed's tests of its CPU optimizers, --abi %s: %d passed, %d skipped, %d failed", abi, counts["passed"], counts["skipped"], counts["failed"])
-	}
-	if !reflect.DeepEqual(ends["stable"], ends["torch"]) {
-		t.Errorf("stable %v\nstock %v", ends["stable"], ends["torch"])
+		env.install(t, path)
+		for accelerator, files := range map[string][]string{
+			"cuda": {"unit/ops/adam/test_cpu_adam.py", "unit/ops/adagrad/test_cpu_adagrad.py", "unit/ops/lion/test_cpu_lion.py"},
+			"cpu":  {"unit/v1/nvme/test_aio.py"}, // without pinned memory of CUDA
+		} {
+			some, counts := runPytest(t, env.python, tests, accelerator, files...)
+			if counts["passed"] == 0 || counts["failed"] > 0 {
+				t.Errorf("%s, accelerator %s: %v", filepath.Base(path), accelerator, counts)
+			}
+			t.Logf("result: DeepSpeed's tests %s with %s: %d passed, %d skipped, %d failed", strings.Join(files, ", "), filepath.Base(path), counts["passed"], counts["skipped"], counts["failed"])
+			if other, ok := ends[accelerator]; ok && !reflect.DeepEqual(some, other) {
+				t.Errorf("default wheel %v\nthe other    %v", other, some)
+			}
+			ends[accelerator] = some
+		}
 	}
 }

@@ -138,6 +138,12 @@ type stableEnvironment struct {
 // packages that it requires takes 5 GB.
 func newStableEnvironment(t *testing.T, pair stablePair, packages ...string) stableEnvironment {
 	t.Helper()
+	return stableEnvironmentFrom(t, []string{"--no-cache"}, pair, packages...)
+}
+
+// stableEnvironmentFrom is newStableEnvironment with uv's flags for a cache of what is not of the stock wheel.
+func stableEnvironmentFrom(t *testing.T, cache []string, pair stablePair, packages ...string) stableEnvironment {
+	t.Helper()
 	interpreter, err := python.Find(t.Context(), pair.python)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +161,7 @@ func newStableEnvironment(t *testing.T, pair stablePair, packages ...string) sta
 	if pair == stockPair() {
 		err = uv.Install(t.Context(), env.python, func(line string) { t.Log(line) }, packages...)
 	} else {
-		err = uv.Run(t.Context(), append([]string{"pip", "install", "--quiet", "--no-cache", "--python", env.python}, packages...)...)
+		err = uv.Run(t.Context(), slices.Concat([]string{"pip", "install", "--quiet", "--python", env.python}, cache, packages)...)
 	}
 	if err != nil {
 		t.Fatal(err)
