@@ -35,9 +35,9 @@ func (a Arch) SM() string { return fmt.Sprintf("sm%d%d", a.Major, a.Minor) }
 
 var archEntry = regexp.MustCompile(`^([0-9]{1,2})\.([0-9])(\+PTX)?$`)
 
-// ParseArchs reads arch lists: each item is one entry or several joined by
-// ";". The result is sorted and free of duplicates; DeepSpeed accepts nothing
-// but X.Y and X.Y+PTX, so anything else is an error with a hint and the exit code of wrong usage.
+// ParseArchs reads arch lists: each item is one entry or several joined by ";". The result is
+// sorted and free of duplicates. DeepSpeed accepts only X.Y and X.Y+PTX, so anything else is an
+// error with a hint and exit code 2.
 func ParseArchs(lists []string) ([]Arch, error) {
 	found := map[Arch]bool{}
 	for _, list := range lists {
@@ -83,9 +83,9 @@ func parseArch(entry string) (Arch, error) {
 	return archOf(m), nil
 }
 
-// archOf makes an Arch of a match: the major, the minor, and PTX or nothing.
+// archOf returns the Arch of a match: major version, minor version, and PTX or nothing.
 func archOf(m []string) Arch {
-	major, _ := strconv.Atoi(m[1]) // two digits by the expression
+	major, _ := strconv.Atoi(m[1]) // the expression allows only digits
 	minor, _ := strconv.Atoi(m[2])
 	return Arch{major, minor, m[3] != ""}
 }
@@ -104,7 +104,7 @@ func ParseArchAlias(text string) (Arch, bool) {
 	return archOf(m), true
 }
 
-// ArchList joins archs as TORCH_CUDA_ARCH_LIST wants them.
+// ArchList joins archs in the syntax of TORCH_CUDA_ARCH_LIST.
 func ArchList(archs []Arch) string {
 	entries := make([]string, len(archs))
 	for i, a := range archs {
@@ -113,8 +113,8 @@ func ArchList(archs []Arch) string {
 	return strings.Join(entries, ";")
 }
 
-// Capabilities lists the compute capabilities of archs: all that have SASS,
-// or with ptx only those that have PTX.
+// Capabilities lists the compute capabilities of archs: all of them, which have SASS, or with ptx
+// only those with PTX.
 func Capabilities(archs []Arch, ptx bool) []string {
 	out := []string{}
 	for _, a := range archs {

@@ -24,8 +24,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// These limits bound the time and the memory of reading, even for a hostile file. No honest wheel
-// comes near them.
+// These limits bound the time and memory of reading a hostile file. Real wheels are far below them.
 const (
 	maxMembers   = 200_000  // files and directories
 	maxDirectory = 32 << 20 // bytes of a zip's directory
@@ -53,7 +52,7 @@ type Member struct {
 	Method     uint16 // of compression: zip.Store or zip.Deflate
 }
 
-// Archive is a .whl file opened for reading. It may be used by several goroutines at once.
+// Archive is a .whl file opened for reading. It is safe for concurrent use.
 type Archive struct {
 	path     string
 	file     FileName
@@ -65,9 +64,9 @@ type Archive struct {
 	closer   io.Closer
 }
 
-// Open opens the wheel at path. A file that installers could read in different ways, or not at
-// all, is an error that names the member and the fault, with the exit code fault.Wheel. If the file
-// cannot be opened, the error is an *fs.PathError.
+// Open opens the wheel at path. A file that installers could read in different ways, or not at all,
+// is an error with the member, the reason and the exit code fault.Wheel. If the file cannot be
+// opened, the error is an *fs.PathError.
 func Open(path string) (*Archive, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -103,7 +102,7 @@ func (a *Archive) checked(err error) (*Archive, error) {
 	return nil, err
 }
 
-// fileError is the error of a file at path that is no usable wheel.
+// fileError returns the error for an unusable wheel at path.
 func fileError(path string, err error, hint string) error {
 	if !strings.HasSuffix(path, ".whl") {
 		hint = "pass a .whl file: this may be another type of package"
@@ -120,8 +119,8 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 	if err := checkSizes(entries, size); err != nil {
 		return err
 	}
-	// Refuse names that occur twice, and files that are also the directory of others. With the lowest
-	// byte for "/", which no name contains, the content of a directory follows directly after it.
+	// Reject duplicate names, and files that are also directories. If "/" is replaced by the lowest
+	// byte, which no name contains, the content of a directory sorts directly after it.
 	names := make([]string, len(entries))
 	for i, m := range entries {
 		names[i] = strings.ReplaceAll(m.Name, "/", "\x00")
@@ -160,14 +159,14 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-// blockSize is how many bytes of a member are read at once.
+// blockSize is the size of a read from a member, in bytes.
 const blockSize = 64 << 10
 
-// inflater reads a deflated stream. One takes 100 KB, and a wheel has a thousand streams, so each
-// inflater is used again for the next stream.
+// inflater reads a deflated stream. Inflaters are reused, because each takes 100 KB and a wheel has
+// a thousand streams.
 type inflater struct {
 	io.ReadCloser               // a flate.Resetter
-	raw           *bufio.Reader // it takes no byte more than it needs of it
+	raw           *bufio.Reader // from which it reads no more than it needs
 }
 
 // openInflater returns an idle inflater, or a new one if none is idle.
@@ -182,13 +181,13 @@ func openInflater(idle *sync.Pool, r io.Reader) *inflater {
 	return in
 }
 
-// tight reads a deflated stream that must fill its place in the file exactly.
+// tight reads a deflated stream that must end exactly at the end of its section of the file.
 type tight struct {
 	*inflater // nil once it is closed
 	idle      *sync.Pool
 }
 
-// Close leaves the inflater to the next stream.
+// Close returns the inflater to the pool.
 func (t *tight) Close() error {
 	if t.inflater != nil {
 		t.idle.Put(t.inflater)
@@ -210,8 +209,7 @@ func (t *tight) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkSizes rejects zip bombs: a zip file of size bytes that unpacks to far
-// more than wheels do.
+// checkSizes rejects zip bombs.
 func checkSizes(entries []zipMember, size int64) error {
 	total := int64(0)
 	for _, m := range entries {
@@ -226,8 +224,8 @@ func checkSizes(entries []zipMember, size int64) error {
 }
 
 // checkNames fills the index and finds the one dist-info directory, which must belong to the
-// distribution in the file's name. Two files must not have the same place of installation: one
-// would replace the other, and the installed file would differ from the verified one.
+// distribution in the file's name. Two files must not be installed to the same path: one would
+// replace the other, and the installed file would differ from the verified file.
 func (a *Archive) checkNames() error {
 	a.index = make(map[string]int, len(a.members))
 	places := make(map[string]int, len(a.members))
@@ -271,7 +269,7 @@ func (a *Archive) checkNames() error {
 }
 
 // Place returns where installers put the file name of a wheel: below site-packages, or in the
-// folder of a scheme: "scripts", "headers", "data" (the whole environment).
+// directory of a scheme: "scripts", "headers", "data" (the whole environment).
 func Place(name string) (scheme, below string) {
 	p := installPath(name)
 	if !strings.HasPrefix(p, "/") {
@@ -281,12 +279,12 @@ func Place(name string) (scheme, below string) {
 	return scheme, below
 }
 
-// DistInfo is the name of the wheel's dist-info folder.
+// DistInfo returns the name of the wheel's dist-info directory.
 func (a *Archive) DistInfo() string { return a.distInfo }
 
-// installPath returns the place where installers put the file name of a wheel: relative to
+// installPath returns the path at which installers put the file name of a wheel: relative to
 // site-packages, or in the directory of a scheme. Format: the binary distribution format (PyPA),
-// "The .data directory". Of the schemes of Python's sysconfig, data is the whole environment.
+// "The .data directory".
 func installPath(name string) string {
 	elements := strings.SplitN(name, "/", 3)
 	if len(elements) < 3 || !strings.HasSuffix(elements[0], dataSuffix) {
@@ -340,8 +338,8 @@ func badName(name string) string {
 // Python splits text into lines.
 func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
 
-// hashFile returns the SHA-256 of the .whl file in hex, and its size. Both belong to the bytes
-// that were opened, even if another file has the name by now.
+// hashFile returns the SHA-256 of the opened .whl file in hex, and its size, even if another file
+// has its name by now.
 func (a *Archive) hashFile(ctx context.Context) (sum string, size int64, err error) {
 	h := sha256.New()
 	whole := io.NewSectionReader(a.raw, 0, a.raw.Size())
@@ -358,9 +356,9 @@ func (a *Archive) Close() error { return a.closer.Close() }
 // Members lists the files, sorted as in the archive.
 func (a *Archive) Members() []Member { return slices.Clone(a.members) }
 
-// Open returns the content of the file name as a stream that can only be read forward. The stream
-// ends with io.EOF after exactly the file's Size bytes if the checksum is right, and otherwise
-// with an error that names the fault. The caller may trust the bytes only after io.EOF.
+// Open returns the content of the file name as a stream. The stream ends with io.EOF after exactly
+// the file's Size bytes if the checksum is right, and otherwise with an error. The caller may trust
+// the bytes only after io.EOF.
 func (a *Archive) Open(name string) (io.ReadCloser, error) {
 	i, ok := a.index[name]
 	if !ok {
@@ -382,7 +380,7 @@ func (a *Archive) ReadFile(name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	// The size is only claimed so far: memory grows as data come.
+	// The size is not verified yet, so memory grows with the data.
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) > limit {
 		err = fmt.Errorf("%s: larger than %d bytes", name, limit)
@@ -401,14 +399,14 @@ type stream struct {
 	size, left int64
 	sum        hash.Hash32 // nil where there is no checksum
 	crc        uint32
-	err        error // of all further reads
+	err        error // returned by all further reads
 }
 
 func (s *stream) Read(p []byte) (int, error) {
 	if s.err != nil || len(p) == 0 {
 		return 0, s.err
 	}
-	if s.left == 0 { // nothing may follow, and the checksum must be right
+	if s.left == 0 { // no data may follow, and the checksum must be right
 		switch n, err := io.ReadFull(s.r, make([]byte, 1)); {
 		case n > 0:
 			s.err = fmt.Errorf("%s: continues after its %d bytes", s.name, s.size)

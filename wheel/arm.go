@@ -12,7 +12,7 @@ type armForm struct {
 	mask, value uint32
 }
 
-// armForms are the instructions beyond Armv8-A with NEON. The first that fits counts. Source: Arm
+// armForms are the instructions beyond Armv8-A with NEON. The first match applies. Source: Arm
 // Architecture Reference Manual (DDI 0487), section C4.1.
 var armForms = []armForm{
 	{"sve", 0x1E000000, 0x04000000},
@@ -48,7 +48,7 @@ var armForms = []armForm{
 
 const atomics = "atomics"
 
-// armFeature returns the feature beyond Armv8-A with NEON that an instruction needs. It returns "" if there is none.
+// armFeature returns the feature beyond Armv8-A with NEON that an instruction needs, or "".
 func armFeature(word uint32) string {
 	for _, f := range armForms {
 		if word&f.mask == f.value {
@@ -68,7 +68,7 @@ func (f armFeatures) needed() []string {
 	return slices.DeleteFunc(names, func(name string) bool { return f[name] == 0 })
 }
 
-// armCode counts the instructions of a section that is written to it.
+// armCode is a Writer that counts the instructions of a section.
 type armCode struct {
 	found armFeatures
 	rest  []byte    // of an instruction that is not complete yet

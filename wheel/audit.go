@@ -85,8 +85,8 @@ func Audit(c Contents, w Want) []string {
 const askedGlibc = ", requested glibc "
 
 // compareGlibc compares the C and C++ library versions that an extension needs with a machine's
-// glibc. Newer parts of libstdc++ also count: the wheel gets a newer platform tag, and pip on that
-// machine rejects it.
+// glibc. libstdc++ matters because it can require a newer platform tag, which pip on that machine
+// rejects.
 func (e Extension) compareGlibc(asked string) []string {
 	if asked == "" {
 		return nil
@@ -162,8 +162,8 @@ func (e Extension) compareCPU(says string, level CPULevel) []string {
 	return findings
 }
 
-// compareArchs compares the architectures of an extension's device code with the expected ones.
-// says is put before the expected ones in a finding and names their source.
+// compareArchs compares the architectures of an extension's device code with the expected
+// architectures. In a finding, says precedes the expected architectures and states their source.
 func (e Extension) compareArchs(says string, want DeviceCode) []string {
 	var findings []string
 	for _, c := range []struct {

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Folders holds the names of the files in folders, each read once.
+// Folders caches the names of the files in directories.
 type Folders map[string][]fs.DirEntry
 
 // Beside returns the suffixes of the files that travel with the wheel at path, in order: a file
 // NAME.whl.SUFFIX with the extension of a statement, a signature or data. A symbolic link or a
-// folder among them is a *LinkError.
+// directory among them is a *LinkError.
 func (f Folders) Beside(path string) ([]string, error) {
 	dir, name := filepath.Dir(path), filepath.Base(path)
 	entries, known := f[dir]

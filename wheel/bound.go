@@ -59,8 +59,8 @@ var moduleName = regexp.MustCompile(`\.cpython-(\d)(\d+)t?-[a-z0-9_]+-linux-gnu\
 
 var cpythonTag = regexp.MustCompile(`^cp(\d)(\d+)-(\w+)-`)
 
-// boundVersions returns the torch and the CUDA that a wheel is bound to, according to a
-// version with its local part, the requirements and the libraries it needs.
+// boundVersions returns the torch and CUDA for which a wheel was built, according to its version's
+// local part, its requirements and the libraries it loads.
 func (c Contents) boundVersions(version string) (torch, cuda string) {
 	if m := localCUDA.FindStringSubmatch(version); m != nil {
 		cuda = strings.TrimSuffix(m[1]+"."+m[2], ".")
@@ -80,8 +80,8 @@ func (c Contents) boundVersions(version string) (torch, cuda string) {
 	return torch, cmp.Or(cuda, c.runtime())
 }
 
-// torchMinor reads the torch of a local version: "2.7" of 2.7, 2.7.0, 27 and 270. Without dots 210 is
-// 2.1.0, or 2.10 where the CUDA is one that came after 2.1, and nothing if no CUDA tells.
+// torchMinor reads the torch of a local version: "2.7" of 2.7, 2.7.0, 27 and 270. Without dots, 210
+// is 2.10 if the CUDA is newer than torch 2.1, 2.1.0 for an older CUDA, and unknown without a CUDA.
 func torchMinor(text, cuda string) string {
 	if strings.Contains(text, ".") {
 		return Minor(text)
@@ -157,7 +157,7 @@ func (c *Contents) readInstalled(a *Archive) error {
 
 var (
 	torchInfo = regexp.MustCompile(`torch_info=\{.*?'version': *['"](\d+\.\d+)['"]`)
-	// of the stable ABI the major version, after what the build had; nothing if there are several
+	// with the stable ABI, the build CUDA's major version; empty if there are several
 	cudaInfo = regexp.MustCompile(`torch_info=(?:\{.*?'cuda_version': *['"](\d+\.\d+)['"]|` +
 		`_stable_abi\.torch_info\(.*\}, \(?['"](\d+)['"],?\))`)
 )

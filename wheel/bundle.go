@@ -22,10 +22,10 @@ const (
 	BundleName    = "bundle.json"
 )
 
-// These are the reasons for a wheel to be in a bundle.
+// The reasons why a wheel is in a bundle.
 const (
-	Dependency = "dependency" // needed by DeepSpeed or a companion; a node may have it already
-	Companion  = "companion"  // requested by name: every node gets this very version
+	Dependency = "dependency" // required by DeepSpeed or a companion; not sent to nodes that have it
+	Companion  = "companion"  // requested by name: every node gets exactly this version
 )
 
 // Bundle is a wheelhouse: the packages that DeepSpeed needs in addition to torch for one Python, and
@@ -59,8 +59,8 @@ const maxBundle = 2000
 
 var bundlePython = regexp.MustCompile(`^3\.\d{1,2}$`)
 
-// IsTorchPackage reports whether a distribution is torch or comes with it. No bundle holds such a
-// distribution. nvidia-ml-py only sounds like one: DeepSpeed needs it itself.
+// IsTorchPackage reports whether a distribution is torch or comes with it. Such distributions are
+// never in a bundle. nvidia-ml-py is not one, because DeepSpeed requires it.
 func IsTorchPackage(name string) bool {
 	name = pypi.CanonPackageName(name)
 	of := []string{"torch", "triton", "pytorch-triton", "cuda-toolkit", "cuda-bindings", "cuda-pathfinder"}
@@ -68,7 +68,7 @@ func IsTorchPackage(name string) bool {
 }
 
 // ReadBundle reads the wheelhouse at dir and compares every wheel in it with its entry in
-// bundle.json. ReadBundle ignores wheels that the list does not name.
+// bundle.json. It ignores wheels that are not listed.
 func ReadBundle(ctx context.Context, dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
@@ -93,7 +93,7 @@ func ReadBundle(ctx context.Context, dir string) (Bundle, error) {
 
 const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or rebuild it with dsbuild wheel --bundle"
 
-// parseBundle parses bundle.json. It rejects entries that could mean another file or another
+// parseBundle parses bundle.json. It rejects entries that could refer to another file or
 // distribution.
 func parseBundle(text []byte) (Bundle, error) {
 	var b Bundle
@@ -136,7 +136,7 @@ func parseBundle(text []byte) (Bundle, error) {
 
 var hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// readWheel compares the file with its entry and fills in the fields that only the file has.
+// readWheel compares the file with its entry and sets the fields that are not in bundle.json.
 func (w *BundleWheel) readWheel(ctx context.Context, dir string) error {
 	w.Path = filepath.Join(dir, w.File)
 	if info, err := os.Stat(w.Path); err != nil || !info.Mode().IsRegular() {
@@ -174,8 +174,8 @@ func (w *BundleWheel) readWheel(ctx context.Context, dir string) error {
 	return err
 }
 
-// ForeignTops lists the files and folders that a wheel of DeepSpeed would install outside of its
-// own package, its metadata and its scripts. For DeepSpeed's own wheels the list is empty.
+// ForeignTops lists the files and directories that a DeepSpeed wheel would install outside of its
+// package, metadata and scripts. Usually there are none.
 func (a *Archive) ForeignTops() []string {
 	var out []string
 	for _, m := range a.members {

@@ -18,7 +18,7 @@ import (
 type sections struct {
 	code   x86.Scanner
 	arm    armFeatures
-	device map[string]*archs // by the name of the section
+	device map[string]*archs // by section name
 	read   int               // sections with device code
 	open   *deviceCode       // the last of them
 }
@@ -55,7 +55,7 @@ func (s *sections) sinkFor(section elf.Section) io.Writer {
 
 func (s *sections) close() {
 	if s.open != nil {
-		// End a read that was broken off.
+		// Abort an incomplete read.
 		_ = s.open.in.CloseWithError(io.ErrUnexpectedEOF) // never fails
 		if s.open.left > 0 {
 			<-s.open.done
@@ -85,8 +85,8 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 	return e
 }
 
-// cpuOf describes the instruction set that code uses. If told is set, it queries the CPU by other means than its
-// instructions.
+// cpuOf describes the instruction set of code. If told is set, the code queries the CPU in other ways than
+// cpuid.
 func cpuOf(u x86.Usage, told bool) CPU {
 	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: append([]string{}, u.Beyond...)}
 	c.Requires = c.Max
@@ -127,17 +127,17 @@ func (s *sections) archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// rareSSE is how many times the AVX instructions outnumber those for CPUs without AVX where the
-// compiler may use AVX everywhere, and the others come from libraries linked in: about 200 in polars,
-// but below 3 in numpy and OpenBLAS, which choose at run time.
+// rareSSE is a ratio of AVX instructions to vector instructions for CPUs without AVX. Above it, the
+// compiler may use AVX everywhere, and the other instructions come from linked libraries: polars has
+// about 200, but numpy and OpenBLAS, which select at run time, have less than 3.
 const rareSSE = 20
 
-// commonSSE is how many times the AVX instructions may outnumber those for CPUs without AVX if most of the code was
-// compiled for any CPU: 2 in numkong and 1 in simsimd, which query the CPU only by cpuid.
+// commonSSE is the same ratio for code that was mostly compiled for any CPU: 2 in numkong and 1 in simsimd, which
+// query the CPU only by cpuid.
 const commonSSE = 4
 
-// rareGeneral is how many times other instructions outnumber those of BMI2 and the like
-// where code selects these at run time.
+// rareGeneral is the ratio of other instructions to BMI2 and similar instructions in code that
+// selects the latter at run time.
 const rareGeneral = 100
 
 // baseLevel returns the level that code needs, except for parts that it selects at run time.
@@ -151,12 +151,12 @@ func baseLevel(u x86.Usage) CPULevel {
 	return CPUv1
 }
 
-// chooses reports whether code selects its AVX and AVX-512 parts at run time. Such code asks the CPU for its
-// features, asks the system whether it saves the wide registers (or gets both from libgcc or the loader), and
-// also has vector code for CPUs without AVX. A compiler that may use AVX everywhere writes none of that, but
-// it may select AVX-512. cpuid alone is no sign: code also uses it for the size of caches and for random
-// numbers. It is enough where much code is for any CPU, and for BMI2 and the like, if code has few of them: about 4
-// in 1,000 in NVIDIA's cuobjdump, which selects them, but several in 100 where the compiler may use them everywhere.
+// chooses reports whether code selects its AVX and AVX-512 parts at run time. Such code reads the CPU's features,
+// checks whether the system saves the wide registers (or gets both from libgcc or the loader), and also has vector
+// code for CPUs without AVX. A compiler that may use AVX everywhere generates none of that, but the code may still
+// select AVX-512. cpuid alone proves nothing, because code also uses it for cache sizes and random numbers. It is
+// sufficient if much code is for any CPU, and for rare BMI2 and similar instructions: about 4 in 1,000 in NVIDIA's
+// cuobjdump, which selects them, but several in 100 where the compiler may use them everywhere.
 func chooses(u x86.Usage, told bool) bool {
 	if u.Max() == x86.V3 && u.Levels[x86.V3] == u.General {
 		return (told || u.CPUID) && u.General*rareGeneral < u.Levels[x86.V1]
@@ -166,7 +166,7 @@ func chooses(u x86.Usage, told bool) bool {
 		(told || u.CPUID && (u.XGETBV || common))
 }
 
-// hostCode reads a section of machine code that is written to it.
+// hostCode is a Writer that decodes a section of machine code.
 type hostCode struct {
 	scanner *x86.Scanner
 	begun   bool
@@ -174,13 +174,13 @@ type hostCode struct {
 
 func (c *hostCode) Write(p []byte) (int, error) {
 	if !c.begun {
-		_ = c.scanner.Close() // of the section before; never fails
+		_ = c.scanner.Close() // of the previous section; never fails
 		c.begun = true
 	}
 	return c.scanner.Write(p)
 }
 
-// deviceCode reads a section of fat binaries that is written to it.
+// deviceCode is a Writer that reads a section of fat binaries.
 type deviceCode struct {
 	all     *sections
 	section string

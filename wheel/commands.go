@@ -11,24 +11,23 @@ import (
 // entryPointsName is the file in dist-info from which installers make commands.
 const entryPointsName = "entry_points.txt"
 
-// commandName matches a name that every installer reads alike, and that stays in the folder of
-// commands.
+// commandName matches a name that every installer reads in the same way, without a path.
 var commandName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// entryValue matches the value of an entry point: module:function, extras. If a line holds more,
-// pip looks for name and value anywhere in it.
+// entryValue matches the value of an entry point: module:function, extras. In a line with more
+// text, pip searches name and value anywhere.
 var entryValue = regexp.MustCompile(
 	`^[\p{L}_][\p{L}\p{N}_.]*(:[\p{L}_][\p{L}\p{N}_.]*)?[ \t]*(\[[A-Za-z0-9_., -]*\])?$`)
 
-// Commands returns the names that an installer puts into an environment's folder of commands
-// (bin): the scripts, and the commands that it makes from entry points.
+// Commands returns the names of the files that an installer writes to an environment's bin
+// directory: scripts, and commands generated from entry points.
 func (a *Archive) Commands() ([]string, error) {
 	names, _, err := a.readCommands()
 	return names, err
 }
 
-// readCommands returns the names of the commands. damage lists the faults of entry_points.txt and
-// of the scripts' places, in words.
+// readCommands returns the names of the commands. damage describes errors in entry_points.txt and
+// in the scripts' paths.
 func (a *Archive) readCommands() (names, damage []string, err error) {
 	for _, m := range a.members {
 		if rest, ok := strings.CutPrefix(installPath(m.Name), "/scripts/"); ok {
@@ -53,14 +52,14 @@ func (a *Archive) readCommands() (names, damage []string, err error) {
 	return slices.Compact(names), damage, nil
 }
 
-// EntryPoint is a command that installers make of a function.
+// EntryPoint is a command that installers generate for a function.
 type EntryPoint struct {
 	Name   string
 	Module string // dotted
 	Object string // dotted, within the module
 }
 
-// EntryPoints returns the commands that installers make, sorted by name.
+// EntryPoints returns the commands that installers generate, sorted by name.
 func (a *Archive) EntryPoints() ([]EntryPoint, error) {
 	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
 	if errors.Is(err, errNoMember) {
@@ -77,9 +76,8 @@ func (a *Archive) EntryPoints() ([]EntryPoint, error) {
 	return entries, nil
 }
 
-// parseEntryPoints reads console_scripts and gui_scripts. The parsers of installers
-// differ, so a line that two of them could read differently is damage. Format: the entry points
-// specification (PyPA).
+// parseEntryPoints reads console_scripts and gui_scripts. Installers' parsers differ, so an
+// ambiguous line is damage. Format: the entry points specification (PyPA).
 func parseEntryPoints(text string) (entries []EntryPoint, damage []string) {
 	section := ""
 	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
@@ -108,8 +106,8 @@ func parseEntryPoints(text string) (entries []EntryPoint, damage []string) {
 	return entries, damage
 }
 
-// verifyCommands checks that no command replaces a program of the environment itself, or lies
-// outside the folder of commands.
+// verifyCommands checks that no command replaces a program of the environment itself, or is outside
+// of the bin directory.
 func (a *Archive) verifyCommands() (damage []string, err error) {
 	names, damage, err := a.readCommands()
 	for _, name := range names {

@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/x86"
 )
 
-// Contents is the content of a wheel as its files show it. No field is taken from a manifest.
+// Contents describes a wheel by its files, without its manifest.
 type Contents struct {
 	Name       string      `json:"name"`
 	Version    string      `json:"version"`
@@ -20,11 +20,11 @@ type Contents struct {
 	Requires   []string    `json:"requires"` // PEP 508, one requirement each
 	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel
 	Extensions []Extension `json:"extensions"`
-	Torch      string      `json:"torch"`     // X.Y of the torch it is bound to, if known
+	Torch      string      `json:"torch"`     // X.Y of the torch that it was built for, if known
 	CUDA       string      `json:"cuda"`      // X.Y or X, if known
 	Python     string      `json:"python"`    // X.Y, X.Y+ for that or newer, or "" for any
 	TorchABI   *TorchABI   `json:"torch_abi"` // null if no extension uses torch
-	Variants   []Variant   `json:"variants"`  // builds of ops that it has several times
+	Variants   []Variant   `json:"variants"`  // of ops with several builds
 }
 
 // Extension is one ELF file of a wheel.
@@ -47,14 +47,14 @@ type Extension struct {
 	// CXX11ABI reports whether it uses the std::string of GCC 5 and later. It is null if it uses
 	// neither kind.
 	CXX11ABI *bool `json:"cxx11abi"`
-	// Torch are the symbols that it imports of torch.
+	// Torch are the symbols that it imports from torch.
 	Torch elf.Torch `json:"-"`
-	// Unique reports that it defines symbols that are one in the whole process.
+	// Unique reports whether it defines symbols that are unique in a process (STB_GNU_UNIQUE).
 	Unique   bool     `json:"-"`
 	Needs    []string `json:"needs"`
 	RPath    []string `json:"rpath"`
 	Stripped bool     `json:"stripped"`
-	// Unread is the part that could not be read, and why. It is usually empty.
+	// Unread describes what could not be read, and why. It is usually empty.
 	Unread string `json:"unread"`
 	align  uint64 // see elf.Object
 	usage  x86.Usage
@@ -75,7 +75,7 @@ type CPU struct {
 }
 
 // Op returns the name of the extension's op. DeepSpeed calls the file <op>_op, or <op> for a few
-// (ragged_ops). One file is misplaced: inference_core_ops is in the directory above kernels, and its
+// (ragged_ops). inference_core_ops is an exception: it is in the directory above kernels, and its
 // file name begins with "kernels". A library of the stable ABI is called lib<op>_op.so, or
 // lib<op>_op.<variant>.so.
 func (e Extension) Op() string {
@@ -112,8 +112,8 @@ func (c Contents) Archs() (sass, ptx []string) {
 	return sass, ptx
 }
 
-// Machine returns the machine that the extensions are for, or X86 without extensions. An audit rejects
-// wheels for several machines, because it compares each extension with the requested level.
+// Machine returns the extensions' machine, or X86 without extensions. An audit rejects wheels for
+// several machines, because it compares each extension with the requested level.
 func (c Contents) Machine() string {
 	if len(c.Extensions) == 0 {
 		return X86
@@ -121,8 +121,8 @@ func (c Contents) Machine() string {
 	return c.Extensions[0].Machine
 }
 
-// CPU returns the lowest level that runs every op, by the lowest variant of an op with several. It returns "" if no op
-// has code for a CPU with levels.
+// CPU returns the lowest level on which every op runs, in its lowest variant. It returns "" if no op has code for a
+// CPU with levels.
 func (c Contents) CPU() CPULevel {
 	lowest := map[string]string{} // variant of each op
 	for _, e := range c.Extensions {
@@ -196,7 +196,7 @@ func (e Extension) needsMusl() bool {
 
 // alternatives returns what an import of the package loads: the modules with their dependencies in the wheel. In a
 // wheel without modules, each library that no other library needs is an alternative: bitsandbytes has such libraries
-// for CUDA, ROCm and XPU, and only a load shows which of them a node uses.
+// for CUDA, ROCm and XPU, and selects one when it is loaded.
 func (c Contents) alternatives() [][]Extension {
 	var modules []Extension
 	needed := map[string]bool{}

@@ -1,4 +1,4 @@
-// Package wheel describes wheels: the Spec of a requested wheel, the Manifest of a finished one,
-// the Contents of its files, and the reader of .whl files. It is pure: it uses no network, no
-// processes, and no other package of dsbuild.
+// Package wheel describes wheels: the Request for one, the Manifest of a finished wheel, the
+// Contents of its files, and the Archive that reads .whl files. It uses no network, no processes,
+// and no other package of dsbuild.
 package wheel

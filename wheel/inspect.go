@@ -37,7 +37,7 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	}
 	c := Contents{
 		Name: meta.Name, Version: meta.Version, Build: a.file.Build,
-		Tags:     a.file.Tags, // installers go by these, whatever WHEEL says
+		Tags:     a.file.Tags, // installers use these, not WHEEL's
 		Requires: append([]string{}, meta.RequiresDist...),
 	}
 	if c.Extensions, err = a.extensions(ctx); err != nil {
@@ -77,15 +77,15 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	return c, nil
 }
 
-// maxNames bounds the names of libraries and directories in all ELF files of a wheel together, in
-// bytes. The ELF reader bounds each single file.
+// maxNames limits the total size of library and directory names in a wheel's ELF files, in bytes.
+// The ELF reader limits each file.
 const maxNames = 64 << 20
 
-// maxAtOnce bounds the files that are read at once: a hostile one may take some
-// 200 MB of tables, and a large machine has many cores.
+// maxAtOnce limits the number of files that are read in parallel: a hostile file can need 200 MB
+// for tables, and a large machine has many cores.
 const maxAtOnce = 8
 
-// extensions reads the ELF files of the wheel, several at once.
+// extensions reads the wheel's ELF files in parallel.
 func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 	found := make([]*Extension, len(a.members))
 	var names atomic.Int64
@@ -124,16 +124,16 @@ func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 	return extensions, nil
 }
 
-// names returns the bytes that the names in e take.
+// names returns the size of the names in e, in bytes.
 func (e *Extension) names() int64 {
 	n := 0
 	for _, s := range slices.Concat(e.Needs, e.RPath) {
-		n += len(s) + 16 // of the slice
+		n += len(s) + 16 // for the slice header
 	}
 	return int64(n)
 }
 
-// extension reads one member, or returns nil if it is no ELF file.
+// extension reads one member. It returns nil if the member is not an ELF file.
 func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
 	r, err := a.Open(m.Name)
 	if err != nil {
@@ -163,7 +163,7 @@ func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
 	return s.extension(m, object), nil
 }
 
-// NewContextReader returns a reader of r that ends a long read when ctx does.
+// NewContextReader returns a reader of r that fails when ctx ends.
 func NewContextReader(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
 
 type contextReader struct {

@@ -10,9 +10,9 @@ import (
 )
 
 // InstalledFiles returns the sha256 in hex of each file that installers put into site-packages, by
-// its path there. RECORD has most of them; the caller has to compare RECORD with the files. site is
-// the path of site-packages below the environment, such as lib/python3.11/site-packages: a wheel's
-// data may also go there. If site is empty, data is ignored.
+// its path there. Most come from RECORD, which the caller must compare with the files. site is the
+// path of site-packages below the environment, such as lib/python3.11/site-packages: a wheel's data
+// may also go there. If site is empty, data is ignored.
 func (a *Archive) InstalledFiles(site string) (map[string]string, error) {
 	entries, err := a.record()
 	if err != nil {

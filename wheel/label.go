@@ -10,16 +10,16 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// Kind is a set of builds that can share a page of an index, on which installers take the highest version, and of equal
-// versions the highest build tag.
+// Kind is a group of builds that can share an index page, where installers select the highest version and, of equal
+// versions, the highest build tag.
 type Kind string
 
 // The kinds of wheels.
 const (
 	KindComplete Kind = "complete" // all default ops of a release, for every GPU, CUDA and CPU level of the stable ABI
 	KindAllOps   Kind = "all-ops"  // the same with all ops
-	KindCustom   Kind = "custom"   // of the stable ABI, and none of these
-	KindTorch    Kind = "torch"    // for one minor version of torch
+	KindCustom   Kind = "custom"   // other wheels of the stable ABI
+	KindTorch    Kind = "torch"    // for one torch minor version
 )
 
 // allOpsLabel is the label of builds with all ops.
@@ -50,8 +50,8 @@ func KindOf(m Manifest) Kind {
 	return KindCustom
 }
 
-// Label returns the local part of the version of a wheel of the stable ABI, without the part that identifies the
-// sources: what distinguishes it from a complete build. It is "" for a complete build.
+// Label returns the local part of a stable-ABI wheel's version, without the part for the sources: how it differs
+// from a complete build. It is "" for a complete build.
 func (m Manifest) Label(allOps bool) string {
 	var parts []string
 	ops, byDefault := slices.Sorted(slices.Values(m.OpsRequested)), slices.Sorted(slices.Values(DefaultOps()))
@@ -62,7 +62,7 @@ func (m Manifest) Label(allOps bool) string {
 		sum := sha256.Sum256([]byte(strings.Join(ops, ",")))
 		parts = append(parts, fmt.Sprintf("ops%x", sum[:4]))
 	}
-	archs, _ := ParseArchs(m.ArchsRequested) // of a hostile manifest none
+	archs, _ := ParseArchs(m.ArchsRequested) // none if a hostile manifest is invalid
 	parts = append(parts, archLabels(archs)...)
 	machine := CPULevel(m.CPU).Machine()
 	if levels := m.CPUs(); !slices.Equal(levels, m.completeLevels(machine)) {
@@ -77,7 +77,8 @@ func (m Manifest) Label(allOps bool) string {
 	return strings.Join(parts, ".")
 }
 
-// completeLevels returns the CPU levels of a complete build: of one with vector code all, else the lowest.
+// completeLevels returns the CPU levels of a complete build: all levels if it has vector code, else the
+// lowest.
 func (m Manifest) completeLevels(machine string) []CPULevel {
 	levels := CompleteLevels(machine)
 	if slices.ContainsFunc(m.OpsRequested, HasLevels) {
@@ -92,7 +93,7 @@ func (m Manifest) HasAllOps() bool {
 	return slices.Contains(strings.Split(local, "."), allOpsLabel)
 }
 
-// checkLabel compares the local part of the version with what the manifest says of the build.
+// checkLabel compares the local part of the version with the manifest.
 func (m Manifest) checkLabel() []string {
 	sources, label, ok := splitLabel(m.Version)
 	if !m.TorchABI.IsStable() || ok && label == m.Label(m.HasAllOps()) && (sources == "") == (m.Source.Kind == "release") {
@@ -127,8 +128,8 @@ func splitLabel(version string) (sources, targets string, ok bool) {
 	return strings.TrimSuffix(m[1], "."), m[2], true
 }
 
-// SourceVersion returns the part of a version of DeepSpeed that identifies the sources: two wheels of the same
-// sources, for two kinds of GPU, have the same. A version that dsbuild does not give is returned unchanged.
+// SourceVersion returns the part of a DeepSpeed version that identifies the sources. It is equal for two
+// wheels of the same sources for different GPUs. A version that dsbuild does not give is returned unchanged.
 func SourceVersion(version string) string {
 	release, _, _ := strings.Cut(version, "+")
 	switch sources, _, ok := splitLabel(version); {
@@ -152,8 +153,8 @@ func (m Manifest) Release() string {
 	return ""
 }
 
-// LocalVersion returns the local part of the version of a wheel for one minor version of torch, which names the
-// wheel's targets: torch2.15.cu132.sm80.ptx90.v3. If everyGPU is true, "all" stands for the archs. A wheel without
+// LocalVersion returns the local part of the version of a wheel for one torch minor version, which lists the
+// wheel's targets: torch2.15.cu132.sm80.ptx90.v3. If everyGPU is true, "all" replaces the archs. A wheel without
 // device code has no archs.
 func LocalVersion(torch, cuda string, archs []Arch, everyGPU bool, cpu CPULevel) string {
 	parts := []string{"torch" + Minor(torch), "cu" + strings.ReplaceAll(Minor(cuda), ".", "")}

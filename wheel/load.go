@@ -30,8 +30,8 @@ type ByteCodeFile struct {
 	Size         int64
 }
 
-// AnyStable reports whether one of the wheels is of torch's stable ABI: then nodes with several
-// torches run it on purpose.
+// AnyStable reports whether one of the wheels uses torch's stable ABI, so that nodes may have
+// different torch versions.
 func AnyStable(all []Loaded) bool {
 	return slices.ContainsFunc(all, func(w Loaded) bool { return w.Manifest.TorchABI.IsStable() })
 }
@@ -40,9 +40,9 @@ func buildHint() string {
 	return "build one for these nodes: " + fault.Command{Do: "wheel"}.String() + "; or pass --wheel FILE"
 }
 
-// LoadAll reads the wheel at path, or every wheel in the directory at path. It counts copies of a
-// wheel once. Of several builds of a wheel only the newest counts, as for installers. A damaged wheel is an error
-// with exit code 4.
+// LoadAll reads the wheel at path, or every wheel in the directory at path. Copies of a wheel are returned once.
+// Of several builds of a wheel, it returns only the newest, as installers do. A damaged wheel is an error with
+// exit code 4.
 func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -131,6 +131,6 @@ func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 		return w, UnusableError(filepath.Base(file), fmt.Sprintf("would write files outside DeepSpeed's own directory: %s",
 			strings.Join(foreign[:min(len(foreign), 5)], ", ")))
 	}
-	w.Commands, err = a.Commands() // only a node can tell whether one belongs to another package there
+	w.Commands, err = a.Commands() // only a node knows whether one belongs to another package
 	return w, err
 }

@@ -28,8 +28,8 @@ type Manifest struct {
 	Archs          []string `json:"archs"`
 	PTX            []string `json:"ptx"`
 	ArchsRequested []string `json:"archs_requested"`
-	// OpArchs lists the device code of those ops that lack a part of Archs and PTX: some ops are
-	// not made for every GPU.
+	// OpArchs lists the device code of ops that do not have all of Archs and PTX, because some ops
+	// do not support every GPU.
 	OpArchs map[string]DeviceCode `json:"op_archs,omitempty"`
 
 	// Variants lists the builds of ops with several builds.
@@ -38,21 +38,21 @@ type Manifest struct {
 	// Requires are the Python packages that ops need on a node, in addition to DeepSpeed's own
 	// requirements. METADATA lists them too.
 	Requires []string `json:"requires,omitempty"`
-	// Patches are the corrections that were made to DeepSpeed's sources.
+	// Patches are the patches applied to DeepSpeed's sources.
 	Patches []string `json:"patches,omitempty"`
 
-	// CPU is what the code may use of a CPU: x86-64-v2, -v3, -v4 or armv8-a, which implies the machine.
+	// CPU is the required CPU level: x86-64-v2, -v3, -v4 or armv8-a. It implies the machine.
 	CPU      string `json:"cpu"`
-	Python   string `json:"python"`         // X.Y, with + for that or a newer one
-	Torch    string `json:"torch"`          // X.Y.Z; the oldest, X.Y, of a wheel of the stable ABI
-	CUDA     string `json:"cuda"`           // X.Y; of a wheel of the stable ABI X, or "" (see Variant)
+	Python   string `json:"python"`         // X.Y, or X.Y+ for X.Y and newer
+	Torch    string `json:"torch"`          // X.Y.Z; with the stable ABI, the oldest, X.Y
+	CUDA     string `json:"cuda"`           // X.Y; with the stable ABI X, or "" (see Variant)
 	GCC      string `json:"gcc"`            // full version
 	Glibc    string `json:"glibc"`          // symbol floor of the extensions: X.Y
-	Musl     bool   `json:"musl,omitempty"` // the extensions need musl in place of glibc; never of DeepSpeed
+	Musl     bool   `json:"musl,omitempty"` // the extensions need musl instead of glibc; never set for DeepSpeed
 	GLIBCXX  string `json:"glibcxx"`        // symbol floor of libstdc++: X.Y.Z
 	CXX11ABI bool   `json:"cxx11abi"`       // _GLIBCXX_USE_CXX11_ABI
 
-	// TorchABI is set for a wheel of torch's stable ABI.
+	// TorchABI is set for a stable-ABI wheel.
 	TorchABI *TorchABI `json:"torch_abi,omitempty"`
 
 	// ByteCode describes the byte code file next to the wheel.
@@ -69,7 +69,7 @@ type Manifest struct {
 }
 
 // ByteCode describes a wheel's sidecar file with ByteCodeSuffix: the byte code of its modules,
-// compressed by xz. A node that has it need not compile the modules.
+// compressed by xz. With it, a node does not compile the modules.
 type ByteCode struct {
 	Magic  int    `json:"magic"`  // the magic number of Python's byte code
 	SHA256 string `json:"sha256"` // of the bytes before compression
@@ -81,13 +81,13 @@ type DeviceCode struct {
 	PTX   []string `json:"ptx"`
 }
 
-// KeepDebugVariable is the build variable that leaves debug information in.
+// KeepDebugVariable is the build variable that keeps debug information.
 const KeepDebugVariable = "DSBUILD_KEEP_DEBUG"
 
 // Source is where the DeepSpeed sources came from.
 type Source struct {
 	Kind   string `json:"kind"` // release, git, path or sdist
-	Ref    string `json:"ref"`  // of a release its version, of git URL[@REF]
+	Ref    string `json:"ref"`  // a release's version, or git's URL[@REF]
 	Commit string `json:"commit"`
 	SHA256 string `json:"sha256"`
 }
@@ -98,8 +98,8 @@ func (s Source) CommitURL() string {
 	return repository + "@" + s.Commit
 }
 
-// SplitGitRef splits URL[@REF]; ref is "" if there is none. The host ends at a slash, or in the short
-// form of ssh at a colon: an @ before that belongs to the user's name.
+// SplitGitRef splits URL[@REF]; ref may be "". The host ends at a slash or, in the short form of ssh,
+// at a colon: an @ before that belongs to the user name.
 func SplitGitRef(arg string) (url, ref string) {
 	from := max(0, strings.IndexByte(arg, ':'))
 	if scheme, rest, ok := strings.Cut(arg, "://"); ok {
@@ -115,7 +115,7 @@ func SplitGitRef(arg string) (url, ref string) {
 type Toolchain struct {
 	Name    string `json:"name"`    // as dsbuild toolchains lists it
 	Toolkit string `json:"toolkit"` // version of headers and nvcc
-	Nvcc    bool   `json:"nvcc"`    // false: a stand-in that only tells its version
+	Nvcc    bool   `json:"nvcc"`    // if false, a stand-in that only prints its version
 }
 
 // Base is the root file system of the toolchain.

@@ -14,8 +14,8 @@ import (
 	"deps.dev/util/pypi"
 )
 
-// maxText bounds the text files that are read from a wheel (METADATA, manifest), and maxTags the
-// tags that one may claim.
+// maxText limits the size of a wheel's text files (METADATA, manifest), and maxTags the number of
+// its tags.
 const (
 	maxText = 8 << 20 // bytes
 	maxTags = 4096
@@ -36,8 +36,8 @@ type Metadata struct {
 	RequiresPython string   // PEP 440 specifiers such as ">=3.9,<3.14", or "" for any
 }
 
-// ParseMetadata parses a METADATA file. It does not use pypi.ParseMetadata, which skips
-// Requires-Python, logs fields that it dislikes, and treats a second Name as a missing one.
+// ParseMetadata parses a METADATA file. pypi.ParseMetadata is not suitable: it skips
+// Requires-Python, logs unknown fields, and treats a second Name as a missing Name.
 func ParseMetadata(text []byte) (Metadata, error) {
 	var m Metadata
 	err := eachField(text, func(name, value string) error {
@@ -68,13 +68,13 @@ func ParseMetadata(text []byte) (Metadata, error) {
 	return m, nil
 }
 
-// distName matches a name as PEP 508 allows it. distVersion does not check all of PEP 440: it
-// only keeps out characters that no version contains.
+// distName matches a name of PEP 508. distVersion does not check all of PEP 440: it only excludes
+// characters that no version contains.
 var (
 	distName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	distVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*$`)
 	requirement = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]*(?:\[[^\]]*\][ \t]*)?([(;<=!~>@]|$)`)
-	// directReference matches the text before the URL of a requirement that only this URL meets.
+	// directReference matches the text before the URL in a requirement NAME @ URL.
 	directReference = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:[ \t]*\[[^\]]*\])?)[ \t]*@[ \t]*`)
 )
 
@@ -92,7 +92,7 @@ func set(field *string, value string) error {
 	return nil
 }
 
-// parseRequirement reads a requirement of PEP 508 and returns it in one form.
+// parseRequirement parses a requirement of PEP 508 and normalizes it.
 func parseRequirement(value string) (string, error) {
 	if !requirement.MatchString(value) || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
 		return "", fmt.Errorf("%.80q is not a requirement", value)
@@ -135,8 +135,8 @@ func requirementName(r string) string {
 	return ""
 }
 
-// OnlyWithExtra reports whether a requirement applies only if an extra is requested: extra == "x"
-// is all of its marker, or joined to the rest by "and".
+// OnlyWithExtra reports whether a requirement applies only if an extra is requested: its marker is
+// extra == "x", alone or joined to other conditions by "and".
 func OnlyWithExtra(requirement string) bool {
 	semicolon := ";"
 	if directReference.MatchString(requirement) {
@@ -212,7 +212,7 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 		case "wheel-version":
 			return set(&w.Version, value)
 		case "generator":
-			// A tool that repairs a wheel adds its own line. Readers take the first.
+			// Tools that repair a wheel add a line. Readers use the first.
 			w.Generator = cmp.Or(w.Generator, value)
 		case "root-is-purelib":
 			return set(&purelib, value)
@@ -326,7 +326,7 @@ func CompareTags(f FileName, w WheelFile) []string {
 	return findings
 }
 
-// tagsMissing returns the tags that others lack, each once.
+// tagsMissing returns the tags that are not in others, without duplicates.
 func tagsMissing(tags, others []string) []string {
 	have := map[string]bool{}
 	for _, t := range others {

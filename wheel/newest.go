@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// maxNamed bounds the symbols that are listed for one extension.
+// maxNamed limits the number of symbols listed per extension.
 const maxNamed = 4
 
-// NameNewest looks for extensions of the wheel at file that need newer C and C++ libraries than a
-// manylinux platform has. The platform is given by its glibc. In each such extension, NameNewest
-// notes the symbols that need them.
+// NameNewest finds extensions of the wheel at file that need newer C and C++ libraries than the
+// manylinux platform of a glibc has. It sets Newest in each of them.
 func (c *Contents) NameNewest(file, glibc string) error {
 	floors := PlatformFloors(glibc, c.Machine())
 	var archive *Archive
@@ -40,8 +39,7 @@ func (c *Contents) NameNewest(file, glibc string) error {
 	return nil
 }
 
-// symbolsAbove lists the symbols that a member needs in a newer version than the floors, newest
-// first.
+// symbolsAbove lists the symbols of a member that are newer than the floors, newest first.
 func symbolsAbove(a *Archive, member string, floors Floors) ([]string, error) {
 	r, err := a.Open(member)
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 )
 
 // environmentFile matches files of an environment, below its prefix, that belong to the interpreter, to the
-// standard library, to conda or to the environment itself. Members that land in site-packages or bin are not
-// compared with it.
+// standard library, to conda or to the environment itself. It is not used for files in site-packages or bin.
 var environmentFile = regexp.MustCompile(
 	`^(pyvenv\.cfg$|conda-meta/|s?bin/|Scripts/|include/python|lib(32|64)?/(python|pypy)|lib/libpython)`)
 
@@ -28,8 +27,8 @@ var ownedCommand = regexp.MustCompile(`(?i)^(((python|pypy)[\d.]*[dtw]*(-config)
 var ErrRunsAtStart = errors.New("runs code at each start of Python")
 
 // CheckOwnFiles rejects a wheel with a file of torch, DeepSpeed, the interpreter, the standard library or the
-// environment. It needs no list of installed files: a caller with such a list compares that, too. A wheel that
-// runs code at each start of Python is rejected with ErrRunsAtStart, unless the user has named the package.
+// environment. It needs no list of installed files; a caller with such a list compares it in addition. A wheel
+// that runs code at each start of Python is rejected with ErrRunsAtStart, unless the user listed the package.
 func CheckOwnFiles(a *Archive, named bool) error {
 	meta, err := a.Metadata()
 	if err != nil {
@@ -122,7 +121,7 @@ func Written(a *Archive) (map[string]string, error) {
 	return written, nil
 }
 
-// ownerOf returns to whom a file of a scheme belongs. It returns "" if that may be the wheel's distribution.
+// ownerOf returns the owner of a file of a scheme, or "" if it can belong to the wheel's distribution.
 func ownerOf(distribution, scheme, below string) string {
 	switch scheme {
 	case "":
@@ -139,7 +138,7 @@ func ownerOf(distribution, scheme, below string) string {
 	return ""
 }
 
-// nameOwner returns the owner of a name in site-packages. It returns "" if that may be the distribution. Names are
+// nameOwner returns the owner of a name in site-packages, or "" if it can belong to the distribution. Names are
 // compared without case, and modules, extensions and byte code of one name are the same.
 func nameOwner(distribution, below string) string {
 	top, _, _ := strings.Cut(strings.TrimPrefix(fold(below), "__pycache__/"), "/")

@@ -26,33 +26,33 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// PackFormat changes whenever Pack makes other bytes from the same input. It is part of a plan's
+// PackFormat must change when Pack's output for the same input changes. It is part of a plan's
 // digest.
 const PackFormat = "4"
 
 // StablePackFormat is PackFormat for wheels of the stable ABI.
 const StablePackFormat = "2"
 
-// Build describes the environment that compiled a wheel, as the scripts of the build reported it.
+// Build describes the environment in which a wheel was compiled, as reported by the build scripts.
 type Build struct {
 	GCC      string    `json:"gcc"`
 	Python   string    `json:"python"`  // X.Y
 	Torch    string    `json:"torch"`   // X.Y.Z
 	CUDA     string    `json:"cuda"`    // X.Y
-	Patches  []string  `json:"patches"` // corrections that were made to the sources, by name
+	Patches  []string  `json:"patches"` // names of the patches applied to the sources
 	Packages []Package `json:"packages"`
 	ByteCode *ByteCode `json:"bytecode"` // of the modules, or nil if Python could not pack it
 
 	Record string `json:"-"` // SHA-256 of the finished wheel's RECORD, if known
 }
 
-// Package is a piece of software that was installed where a wheel was compiled.
+// Package is a package that was installed where a wheel was compiled.
 type Package struct {
 	PURL   string `json:"purl"`   // pkg:pypi/torch@2.15.0, pkg:deb/debian/gcc-12@12.2.0-14
-	File   string `json:"file"`   // the list of its files' hashes, as the installer left it
+	File   string `json:"file"`   // the installer's list of its files' hashes
 	SHA256 string `json:"sha256"` // of that list
 
-	Beside  bool   `json:"beside,omitempty"`         // it is part of an environment that the build only read
+	Beside  bool   `json:"beside,omitempty"`         // from an environment that the build only read
 	Archive string `json:"archive_sha256,omitempty"` // SHA-256 of the installed wheel or .deb, if known
 }
 
@@ -68,10 +68,9 @@ func ParseBuild(data []byte) (Build, error) {
 	return b, nil
 }
 
-// Pack makes the finished wheel from a compiled one and puts it into dir. The finished wheel has
-// the platform tag that its code needs, a requirement of the torch minor it was compiled for, and
-// in its dist-info the manifest, completed from m, and an SBOM. The same input gives the same
-// bytes.
+// Pack creates the finished wheel in dir from a compiled wheel. The finished wheel has the platform
+// tag that its code needs, a requirement for the torch minor version that it was compiled for, and
+// in its dist-info the manifest, completed from m, and an SBOM. Equal input gives equal bytes.
 func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (string, error) {
 	a, err := Open(compiled)
 	if err != nil {
@@ -94,7 +93,7 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 	return file, p.write(ctx, file)
 }
 
-// tag returns the tag of a finished wheel. * stands for a part that the compiled wheel has already.
+// tag returns the tag of a finished wheel. A part that is * stays as in the compiled wheel.
 func (m Manifest) tag(platform string) [3]string {
 	if m.TorchABI != nil {
 		return [3]string{"py3", "none", platform}
@@ -126,7 +125,7 @@ func (m Manifest) fileName(compiled, platform string) string {
 	return strings.Join(parts, "-")
 }
 
-// packer writes a wheel again, with some of its files changed or added.
+// packer rewrites a wheel with changed and additional files.
 type packer struct {
 	in      *Archive
 	changed map[string][]byte
@@ -200,7 +199,7 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 		switch {
 		case i >= 0:
 			m.Variants[i].Archs, m.Variants[i].PTX, m.Variants[i].OpArchs = found.Archs, found.PTX, found.OpArchs
-		case found.CUDA != "" && found.CUDA == m.CUDA: // the only one, which the plan does not list
+		case found.CUDA != "" && found.CUDA == m.CUDA: // the only CUDA, which the plan does not list
 			found.Toolkit = m.Toolchain.Toolkit
 			m.Variants = append(m.Variants, found)
 		}
@@ -214,9 +213,9 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	return m
 }
 
-// pinTorch narrows METADATA's requirement of torch to the minor that the ops were compiled for, or
-// to those that have the stable ABI. DeepSpeed's own requirement is a lower bound: after an upgrade
-// of torch, the ops would not load.
+// pinTorch narrows METADATA's torch requirement to the minor version that the ops were compiled
+// for, or to versions with the stable ABI. DeepSpeed requires only a minimum, so after an upgrade
+// of torch the ops would not load.
 func pinTorch(metadata []byte, m Manifest) ([]byte, error) {
 	pin, err := m.torchPin()
 	if err != nil {
@@ -244,8 +243,8 @@ func (m Manifest) torchPin() (string, error) {
 	return torchPin(m.Torch)
 }
 
-// torchPin returns the requirement for a torch minor version. Vendors build torch from before a minor
-// version's release (2.6.0a0). Such a build sorts before that version, so the requirement names it.
+// torchPin returns the requirement for a torch minor version. Vendors ship torch from before a
+// release (2.6.0a0), which sorts before that version, so the requirement includes it.
 func torchPin(torch string) (string, error) {
 	parts := strings.Split(torch, ".")
 	if len(parts) < 2 {
@@ -297,15 +296,14 @@ func (p *packer) write(ctx context.Context, file string) error {
 	return os.WriteFile(file, out.Bytes(), 0o644)
 }
 
-// compressed compresses files of the new wheel, as many at once as there are cores.
+// compressed compresses files of the new wheel, one per core in parallel.
 func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, error) {
 	files := make([]packedFile, len(names))
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
 	for range runtime.GOMAXPROCS(0) {
 		g.Go(func() error {
-			// One compressor serves many files: making a new one takes longer than compressing
-			// most files.
+			// Compressors are reused: creating one takes longer than compressing most files.
 			deflate, err := flate.NewWriter(nil, flate.BestCompression)
 			for i := int(next.Add(1)) - 1; i < len(names) && err == nil; i = int(next.Add(1)) - 1 {
 				if err = ctx.Err(); err == nil {
@@ -318,7 +316,7 @@ func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, 
 	return files, g.Wait()
 }
 
-// compress makes a file of the new wheel.
+// compress returns a file of the new wheel.
 func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error) {
 	data, changed := p.changed[name]
 	if !changed {
@@ -327,8 +325,8 @@ func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error
 			return packedFile{}, err
 		}
 	}
-	// Make one file. All its sizes stand before its data, because strict readers need that. Its
-	// time is the first of the zip format, in 1980.
+	// All sizes precede the data, because strict readers require that. The time is the earliest of
+	// the zip format, in 1980.
 	mode := os.FileMode(0o644)
 	if i, ok := p.in.index[name]; ok && (p.in.members[i].Mode&0o111 != 0 || strings.HasSuffix(name, ".so")) {
 		mode = 0o755
@@ -355,7 +353,7 @@ func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error
 	return packedFile{h, packed.Bytes(), entry}, nil
 }
 
-// maxPacked bounds a file of a wheel that is packed, because Pack holds it in memory.
+// maxPacked limits the size of a packed file, because Pack holds it in memory.
 const maxPacked = 2 << 30
 
 // filesInOrder lists the files of the new wheel except RECORD.
@@ -384,7 +382,7 @@ func (p *packer) filesInOrder(record string) []string {
 // writes the version in the header that it gets, which would be none.
 const deflateVersion = 20
 
-// packedFile is a file of a wheel as it stands in the zip file, and in RECORD.
+// packedFile is a file's entry in the zip file and in RECORD.
 type packedFile struct {
 	header *zip.FileHeader
 	packed []byte

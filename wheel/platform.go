@@ -31,8 +31,8 @@ var policies = sync.OnceValue(func() map[string][]policy {
 	return table.Policies
 })
 
-// Platform returns the platform tag for code of a machine with these floors: the oldest manylinux_2_X
-// (PEP 600) whose glibc, libstdc++ and libgcc offer them all. With this tag, pip on an older
+// Platform returns the platform tag for a machine's code with these floors: the oldest manylinux_2_X
+// (PEP 600) whose glibc, libstdc++ and libgcc have all of them. With this tag, pip on an older
 // machine rejects the wheel; without it, the wheel would fail there when it is loaded.
 func Platform(f Floors, machine string) (string, error) {
 	all := policies()[machine]
@@ -53,7 +53,7 @@ func Platform(f Floors, machine string) (string, error) {
 		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"))
 }
 
-// offers reports whether a machine with the versions f runs code that needs other.
+// offers reports whether a machine with the versions f can run code that needs other.
 func (f Floors) offers(other Floors) bool {
 	return CompareVersions(other.Glibc, f.Glibc) <= 0 && CompareVersions(other.GLIBCXX, f.GLIBCXX) <= 0 &&
 		CompareVersions(other.CXXABI, f.CXXABI) <= 0 && CompareVersions(other.Libgcc, f.Libgcc) <= 0
@@ -77,8 +77,7 @@ func (f Floors) Versions() string {
 }
 
 // MinGlibcForInstall returns the oldest glibc on which pip installs a wheel of this file name, whose code
-// needs this glibc. The platform in the name may promise a newer one, because it also stands for
-// libstdc++.
+// needs this glibc. The platform tag may require a newer one, because it also covers libstdc++.
 func MinGlibcForInstall(name, needed string) string {
 	minor := func(glibc string) int {
 		_, text, _ := strings.Cut(glibc, ".")
@@ -98,10 +97,10 @@ func MinGlibcForInstall(name, needed string) string {
 	return needed
 }
 
-// SplitPlatform splits a platform tag of Linux, such as manylinux_2_35_x86_64, into the glibc that it
-// promises to run on, if any, and the machine. Both are empty for other tags.
+// SplitPlatform splits a Linux platform tag, such as manylinux_2_35_x86_64, into its glibc, if any,
+// and the machine. Both are empty for other tags.
 func SplitPlatform(tag string) (glibc, machine string) {
-	// The names before PEP 600 put the glibc into them.
+	// Tags from before PEP 600 imply the glibc.
 	for _, old := range [][2]string{
 		{"manylinux1_", "manylinux_2_5_"},
 		{"manylinux2010_", "manylinux_2_12_"},
@@ -127,5 +126,5 @@ func SplitPlatform(tag string) (glibc, machine string) {
 	return fields[0] + "." + fields[1], fields[2]
 }
 
-// promise matches a platform tag that promises the libraries a Linux machine must have.
+// promise matches a platform tag that states the libraries a Linux machine must have.
 var promise = regexp.MustCompile(`-(?:manylinux(?:1|2010|2014|_\d+_\d+)|musllinux_\d+_\d+)_(\w+)$`)

@@ -93,7 +93,7 @@ func statement(m Manifest, predicate *slsa.Provenance) ([]byte, error) {
 	if text, err = protojson.Marshal(s); err != nil {
 		return nil, err
 	}
-	// protojson varies its spaces on purpose; json.Indent makes them always the same.
+	// protojson randomizes its whitespace; json.Indent makes it reproducible.
 	var out bytes.Buffer
 	if err := json.Indent(&out, text, "", " "); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ const recordProduct = "RECORD"
 func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 	source := m.Source.Kind + ":" + url.PathEscape(m.Source.Ref)
 	switch m.Source.Kind {
-	case "release": // no other sources may pass for a package's
+	case "release": // only release sources may be identified as the package's
 		source = pypiURL("deepspeed", m.Source.Ref)
 	case "git":
 		source = m.Source.CommitURL()

@@ -21,7 +21,7 @@ const (
 	ByteCodeSuffix = ".bytecode.xz"
 )
 
-// ErrNoManifest is a wheel that dsbuild did not build.
+// ErrNoManifest means that dsbuild did not build the wheel.
 var ErrNoManifest = errors.New("no dsbuild manifest")
 
 // ReadManifest reads the manifest inside the wheel at file, and fills in the SHA256 and the Size
@@ -63,7 +63,7 @@ func (e *LinkError) Error() string {
 // Hint suggests a remedy.
 func (e *LinkError) Hint() string { return "replace it with the file, or remove it" }
 
-// ExitCode returns 2: the command was used wrongly.
+// ExitCode returns 2: invalid usage.
 func (e *LinkError) ExitCode() int { return 2 }
 
 // RequireRegular returns a *LinkError for a path that exists and is not a regular file.
@@ -91,8 +91,8 @@ func OpenFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// OpenRegular opens a file for copying to a place that others can read. It rejects symbolic links: a
-// link in a directory of wheels could point at any file of the user's.
+// OpenRegular opens a file that will be published. It rejects symbolic links, because a link in a
+// directory of wheels could point to any file of the user.
 func OpenRegular(path string) (*os.File, error) {
 	named, err := os.Lstat(path)
 	if err != nil {
@@ -105,7 +105,7 @@ func OpenRegular(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another process may have put a link there since the Lstat.
+	// Another process may have created a link since the Lstat.
 	if opened, err := f.Stat(); err != nil || !os.SameFile(named, opened) {
 		return nil, errors.Join(&LinkError{path, fs.ModeSymlink}, err, f.Close())
 	}

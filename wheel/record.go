@@ -28,7 +28,7 @@ type RecordEntry struct {
 	Path      string
 	Algorithm string // its name in Python's hashlib, such as "sha256"; empty without a hash
 	Digest    string // base64 for URLs, without padding
-	Size      int64  // bytes; -1: not said
+	Size      int64  // in bytes; -1 if unknown
 }
 
 // ParseRecord reads a RECORD file. Format: the specification "Recording
@@ -81,7 +81,7 @@ func parseEntry(fields []string) (RecordEntry, error) {
 	return e, nil
 }
 
-// FormatRecord writes a RECORD file of entries, in their order.
+// FormatRecord returns a RECORD file with the entries in their order.
 func FormatRecord(entries []RecordEntry) []byte {
 	var b bytes.Buffer
 	out := csv.NewWriter(&b)
@@ -99,7 +99,7 @@ func FormatRecord(entries []RecordEntry) []byte {
 	return b.Bytes()
 }
 
-// RecordDigest writes a digest as RECORD has it.
+// RecordDigest returns a digest in RECORD's format.
 func RecordDigest(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum) }
 
 // record reads the wheel's RECORD.
@@ -148,14 +148,14 @@ func (a *Archive) isSignature(name string) bool {
 	return name == a.inDistInfo("RECORD.jws") || name == a.inDistInfo("RECORD.p7s")
 }
 
-// verifyFiles compares files with their entries in RECORD, several at once, and returns the findings
-// in the order of the files.
+// verifyFiles compares files with their entries in RECORD in parallel, and returns the findings in
+// the order of the files.
 func (a *Archive) verifyFiles(ctx context.Context, files []RecordEntry) []string {
 	order := make([]int, len(files))
 	for i := range order {
 		order[i] = i
 	}
-	// The largest come first, so that no large file is left at the end.
+	// The largest files are first, so that no core waits for a large file at the end.
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(files[j].Size, files[i].Size) })
 	found := make([]string, len(files))
 	var g errgroup.Group
@@ -166,7 +166,7 @@ func (a *Archive) verifyFiles(ctx context.Context, files []RecordEntry) []string
 			return nil
 		})
 	}
-	_ = g.Wait() // found has all that is wrong
+	_ = g.Wait() // all errors are in found
 	return slices.DeleteFunc(found, func(f string) bool { return f == "" })
 }
 
@@ -207,8 +207,7 @@ func (a *Archive) verifyFile(ctx context.Context, e RecordEntry) string {
 	return ""
 }
 
-// newHash returns the hash that RECORD calls name. The specification asks for
-// SHA-256 or better.
+// newHash returns the hash called name in RECORD. The specification requires SHA-256 or better.
 func newHash(name string) (hash.Hash, error) {
 	switch name {
 	case "sha256":

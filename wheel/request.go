@@ -12,13 +12,13 @@ type Request struct {
 	Archs     []Arch   // sorted; see ParseArchs
 	GPUs      []string // names as NVIDIA sells them, for more archs
 	Ops       []string // op names as DeepSpeed's builders call them
-	Torch     string   // X.Y.Z, or X.Y for the newest of that minor
-	CUDA      string   // that torch is built for: X.Y, or X for any of that major
+	Torch     string   // X.Y.Z, or X.Y for its newest release
+	CUDA      string   // of torch: X.Y, or X for any X.Y
 	Python    string   // X.Y
 	Machine   string   // X86 or Arm; if empty, CPU's machine, else the GPUs'
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest node
-	Driver    string // of the oldest node: which CUDA it runs
+	Driver    string // of the oldest node; limits the CUDA
 	ABI       ABI    // of torch; if empty, StableABI if all ops are proven with it, else TorchMinor
 	Base      string // an image or a tar to build on; if empty, the toolchain's
 	KeepDebug bool   // leave debug information in the extensions
@@ -30,11 +30,11 @@ type ABI string
 // The ABIs that a request can have.
 const (
 	TorchMinor ABI = "torch"  // torch's C++ interface: for one torch minor version and one Python
-	StableABI  ABI = "stable" // torch's stable ABI: for every torch from one on, and every Python
+	StableABI  ABI = "stable" // torch's stable ABI: for a torch and newer, and every Python
 )
 
-// DefaultOps are built if the user names no ops: what training uses and what is compiled in seconds, that is the
-// optimizers on the CPU and the GPU, the flatten helpers, and the I/O of offloading to NVMe.
+// DefaultOps are built unless ops are requested: CPU and GPU optimizers, flatten helpers and I/O for NVMe
+// offload, which training uses and which compile in seconds.
 func DefaultOps() []string {
 	return []string{"cpu_adam", "cpu_adagrad", "cpu_lion", "fused_adam", "utils", "async_io", "pin_memory"}
 }
@@ -45,8 +45,8 @@ const (
 	Arm = "aarch64"
 )
 
-// CPULevel is what code may use of a CPU: a micro-architecture level of the x86-64 psABI, or Armv8-A.
-// It implies the machine.
+// CPULevel is a CPU feature level: a microarchitecture level of the x86-64 psABI, or Armv8-A. It
+// implies the machine.
 type CPULevel string
 
 // The levels of x86-64, lowest first; each includes those before it.
@@ -57,9 +57,8 @@ const (
 	CPUv4 CPULevel = "x86-64-v4" // AVX-512
 )
 
-// CPUArm is every 64-bit Arm CPU: NEON. It is the only level of Arm. DeepSpeed has code for SVE
-// too, but for one type of numbers alone; it rounds differently, and CPUs without SVE (Neoverse
-// N1) end a process that executes it.
+// CPUArm is every 64-bit Arm CPU: NEON. It is the only level of Arm. DeepSpeed's code for SVE
+// covers only one data type, rounds differently, and crashes on CPUs without SVE (Neoverse N1).
 const CPUArm CPULevel = "armv8-a"
 
 // CPULevels lists the levels that a request for a machine can have, lowest first.
@@ -78,8 +77,8 @@ func DefaultCPU(machine string) CPULevel {
 	return levels[len(levels)-1]
 }
 
-// CompleteLevels are the levels of a complete build for a machine, lowest first. Its ops with vector code have a variant
-// for each, and the others are built for the lowest. x86-64-v4 is none of them: no such build has run yet.
+// CompleteLevels returns the levels of a complete build for a machine, lowest first. Ops with vector code have a variant
+// for each; other ops are built for the lowest. x86-64-v4 is not included, because no such build has run yet.
 func CompleteLevels(machine string) []CPULevel {
 	if machine == Arm {
 		return []CPULevel{CPUArm}
@@ -87,7 +86,7 @@ func CompleteLevels(machine string) []CPULevel {
 	return []CPULevel{CPUv2, CPUv3}
 }
 
-// HasLevels reports whether an op has vector code, so that it is faster if it is built for a higher level.
+// HasLevels reports whether an op has vector code, which is faster on a higher level.
 func HasLevels(op string) bool {
 	return slices.Contains([]string{"cpu_adam", "cpu_adagrad", "cpu_lion"}, op)
 }
