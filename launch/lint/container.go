@@ -1,6 +1,8 @@
 package lint
 
 import (
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -69,4 +71,141 @@ func (s *subject) spansNodes(container *script.Command) bool {
 		srun := c.Starter("srun")
 		return runsPython(c) && srun != nil && s.stepOfStarter(srun).nodes > 1 && s.stepOfStarter(srun).tasks != 1
 	})
+}
+
+// containerWithoutGPUs finds containers that start training and do not see the GPUs.
+func containerWithoutGPUs(s *subject) (hits []hit) {
+	for _, c := range s.Commands {
+		if !startsTrainer(c) || c.Branch {
+			continue
+		}
+		x := c.Starter("singularity", "apptainer")
+		if x != nil {
+			if hits := s.noImage(x); hits != nil {
+				return hits
+			}
+		}
+		if onCPU(c) || isTool(c) {
+			continue
+		}
+		if x != nil {
+			hits = append(hits, s.withoutDriver(x)...)
+		}
+		if d := c.Starter("docker", "podman", "nvidia-docker"); d != nil && newLaunch(c) != nil {
+			hits = append(hits, s.dockerDevices(d, c)...)
+		}
+	}
+	return hits
+}
+
+// isTool reports whether python prepares something.
+func isTool(c *script.Command) bool {
+	file, _ := pythonScript(c)
+	return file != "" && isPreparation(path.Base(file))
+}
+
+// ofAMD matches names of AMD's software and of clusters with its GPUs.
+var ofAMD = regexp.MustCompile(`(?i)rocm|\blumi|\bHIP_|\bROCR_|\bMI[23]\d\d|frontier`)
+
+func (s *subject) withoutDriver(x *script.Command) []hit {
+	text := x.Text()
+	other := ofAMD.Match(s.Text) || strings.Contains(text, "--rocm") || strings.Contains(text, "--nv") || strings.Contains(text, "-nv")
+	if other || containsFunc(s.refsOf(x), func(r *script.Ref) bool { return r.NamesOptions() || r.Several }) || !s.job.wantsGPUs() &&
+		len(s.launches) == 0 ||
+		s.assignsVariable("SINGULARITY_NV") || s.assignsVariable("APPTAINER_NV") {
+		return nil
+	}
+	return []hit{{
+		at: x.At, message: x.Name() + " without --nv",
+		why: "the container has no driver of NVIDIA, so the program finds no GPU (\"Found no NVIDIA driver\")",
+		fix: "use " + x.Name() + " exec --nv ... (--rocm for AMD)",
+	}}
+}
+
+// refsOf returns the unknown parts of a command in front of the program that it starts.
+func (s *subject) refsOf(x *script.Command) func(func(*script.Ref) bool) {
+	return func(yield func(*script.Ref) bool) {
+		for _, w := range x.Words {
+			for _, r := range w.Refs() {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *subject) dockerDevices(d, c *script.Command) (hits []hit) {
+	options, open, found := containerOptions(d, c)
+	text := strings.Join(options, " ")
+	if open || !found || !slices.Contains(options, "run") {
+		return nil
+	}
+	if a := s.notPassed(text, c); a != nil {
+		hits = append(hits, hit{
+			at: a.At, message: d.Name() + " run does not pass " + a.Name + " to the container",
+			why: "a container gets only the variables of its options: the program does not see it",
+			fix: "use " + d.Name() + " run -e " + a.Name + " ...",
+		})
+	}
+	l := newLaunch(c)
+	n, _, known := l.processesPerNode(s.stepOfLaunch(l))
+	if !strings.Contains(text, "--gpus") && !strings.Contains(text, "nvidia") && !strings.Contains(text, "--device") &&
+		!strings.Contains(text, "--privileged") &&
+		d.Name() != "nvidia-docker" {
+		hits = append(hits, hit{
+			at: d.At, message: d.Name() + " run without --gpus", why: "unless nvidia is the default runtime, the container has no GPUs",
+			fix: "use docker run --gpus all --ipc=host ...",
+		})
+	}
+	if f, given := l.nproc(); (known && n > 1 || given && f.value.Text() == "gpu") && !strings.Contains(text, "--ipc") &&
+		!strings.Contains(text, "--shm-size") && !strings.Contains(text, "/dev/shm") {
+		hits = append(hits, hit{
+			at: d.At, message: d.Name() + " run without --ipc=host or --shm-size",
+			why: "the container has 64 MB of shared memory: NCCL (\"unhandled system error\") or the data loader (\"Bus error\") fails",
+			fix: "use " + d.Name() + " run --ipc=host ..., or --shm-size=16g",
+		})
+	}
+	return hits
+}
+
+// notPassed returns an exported variable for programs that a container in front of a program does not get.
+func (s *subject) notPassed(options string, program *script.Command) *script.Assignment {
+	text := program.Text()
+	for _, a := range s.Assignments {
+		if readByPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < program.Seq && a.Depth == 0 && !a.Branch &&
+			a.Name != "CUDA_VISIBLE_DEVICES" &&
+			!strings.Contains(options, a.Name) && !strings.Contains(options, "--env-file") && !strings.Contains(text, a.Name) {
+			return a
+		}
+	}
+	return nil
+}
+
+// noImage finds singularity exec without an image: its first word that is no option is the program.
+func (s *subject) noImage(x *script.Command) []hit {
+	valued := strings.Fields(`bind env env-file home overlay pwd workdir scratch network network-args security app add-caps drop-caps dns
+		hostname fusemount mount apply-cgroups`)
+	i := slices.IndexFunc(x.Words, func(w script.Word) bool { return w.Text() == "exec" })
+	for i++; i > 0 && i < len(x.Words); i++ {
+		w := x.Words[i]
+		name, _, found := w.Cut('=')
+		switch option := strings.TrimLeft(name.Text(), "-"); {
+		case len(w.Refs()) > 0:
+			return nil
+		case w.HasPrefix("--") && !found && slices.Contains(valued, option), !w.HasPrefix("--") && w.HasPrefix("-") && len(w.Text()) == 2 &&
+			strings.Contains("BHWSo", option):
+			i++
+		case w.HasPrefix("-"):
+		case pythonName.MatchString(w.Text()) || slices.Contains([]string{"torchrun", "bash", "sh", "accelerate", "deepspeed"}, w.Text()):
+			return []hit{{
+				at: w.At, severity: Error, message: x.Name() + " exec has no image in front of " + w.Text(),
+				why: "it takes the program for the file of the image, and does not find it",
+				fix: "write the image in front of the program",
+			}}
+		default:
+			return nil
+		}
+	}
+	return nil
 }

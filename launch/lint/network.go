@@ -90,3 +90,12 @@ func portTest(s *subject) []hit {
 	}
 	return hits
 }
+
+// transportOff finds NCCL_IB_DISABLE=1 in a job of several nodes.
+func transportOff(s *subject, a set) []hit {
+	if text, _ := a.Value.Literal(); a.Name == "NCCL_IB_DISABLE" && text == "1" && !a.Branch && (a.Exported > 0 || a.command != nil) &&
+		s.spansSeveral(a.command) {
+		return []hit{{at: a.At}}
+	}
+	return nil
+}

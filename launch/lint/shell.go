@@ -1,0 +1,138 @@
+package lint
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/lineerr"
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// exitStatusLost finds training whose exit status a pipe hides.
+func exitStatusLost(s *subject) []hit {
+	matters := regexp.MustCompile(`\$\?|set -\w*e|requeue|afterok`).Match(s.Text)
+	keeps := slices.ContainsFunc(s.commandsNamed("set"), func(c *script.Command) bool { return strings.Contains(c.Text(), "pipefail") })
+	if !s.isBatch() || keeps || strings.Contains(string(s.Text), "PIPESTATUS") || strings.Contains(string(s.Text), "pipefail") {
+		return nil
+	}
+	for i, c := range s.Commands {
+		if !c.Piped || c.Depth > 0 || c.Background || !(c.Name() == "srun" && s.startsTraining(c) || startsTrainer(c)) {
+			continue
+		}
+		next := slices.IndexFunc(s.Commands[i+1:], func(o *script.Command) bool { return len(o.Via) <= len(c.Via) })
+		if next < 0 || s.Commands[i+1+next].Name() != "tee" {
+			continue
+		}
+		if !matters {
+			return []hit{{at: c.At, severity: Note}}
+		}
+		return []hit{{at: c.At}}
+	}
+	return nil
+}
+
+// condaInBatch finds conda activate in a shell that does not know it.
+func condaInBatch(s *subject) []hit {
+	if !s.isBatch() || strings.Contains(firstLine(s.Text), " -l") || strings.Contains(firstLine(s.Text), " -i") ||
+		strings.Contains(firstLine(s.Text), "--login") {
+		return nil
+	}
+	ready, strict := false, -1
+	for _, c := range s.Commands {
+		text := c.Text()
+		switch name := c.Name(); {
+		case c.Depth > 0 || len(c.Via) > 0:
+		case slices.Contains([]string{"source", ".", "eval", "module", "ml", "load", ""}, name):
+			ready = true
+		case name == "set" && regexp.MustCompile(`^set (-\w*u|-o nounset|.* -o nounset)`).MatchString(text):
+			strict = c.At
+		case name == "set" && regexp.MustCompile(`^set \+\w*u`).MatchString(text):
+			strict = -1
+		case (name == "conda" || name == "mamba" || name == "micromamba") && c.Arg(1) == "activate":
+			switch {
+			case !ready && !c.InFunction && !c.Branch:
+				return []hit{{at: c.At, message: name + " activate in a batch script that does not set it up"}}
+			case strict >= 0:
+				return []hit{{
+					at: c.At, message: name + " activate under set -u",
+					why: "the activation scripts of compilers and other packages read variables that are not set, which ends the " +
+						"job (\"unbound variable\")",
+					fix: "use set +u in front of it, and set -u after it",
+				}}
+			}
+		}
+	}
+	return nil
+}
+
+func firstLine(text []byte) string {
+	line, _, _ := strings.Cut(string(text[:min(len(text), 200)]), "\n")
+	return line
+}
+
+// variableMisspelled finds names that are almost those that programs read.
+func variableMisspelled(s *subject) (hits []hit) {
+	known := strings.Fields(`CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_RANK
+		NCCL_SOCKET_IFNAME
+		GLOO_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_P2P_DISABLE OMP_NUM_THREADS TOKENIZERS_PARALLELISM PYTORCH_CUDA_ALLOC_CONF CUDA_LAUNCH_BLOCKING`)
+	others := map[string]string{
+		"MASTER_ADDRESS": "MASTER_ADDR", "MASTER_IP": "MASTER_ADDR",
+		"CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES", "CUDA_DEVICES_VISIBLE": "CUDA_VISIBLE_DEVICES",
+		"NCCL_IFNAME": "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFACE": "NCCL_SOCKET_IFNAME",
+		"NCCL_DISABLE_IB": "NCCL_IB_DISABLE", "NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE",
+	}
+	seen := map[string]bool{}
+	for a := range s.sets() {
+		if seen[a.Name] {
+			continue
+		}
+		seen[a.Name] = a.Exported > 0 || a.command != nil
+		if slices.Contains(known, a.Name) || len(a.Name) < 8 || a.Exported == 0 && a.command == nil {
+			continue
+		}
+		right := others[a.Name]
+		if near := lineerr.Nearest(a.Name, known); right == "" && near != "" && lineerr.Distance(a.Name, near) <= 2*lineerr.Letter {
+			right = near
+		}
+		if right == "" || s.assignsVariable(right) || regexp.MustCompile(`\$\{?`+regexp.QuoteMeta(a.Name)+`\b`).Match(s.Text) {
+			continue
+		}
+		hits = append(hits, hit{at: a.At, message: a.Name + " is set, and nothing reads it", fix: "use " + right})
+	}
+	return hits
+}
+
+// ownFolder matches the folder of the script itself.
+var ownFolder = regexp.MustCompile(`\b(?:dirname|realpath|readlink)\b[^|)]*(?:\$0|\$\{?BASH_SOURCE)|\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/`)
+
+// scriptFolder finds the folder of the batch script, which Slurm has copied elsewhere.
+func scriptFolder(s *subject) (hits []hit) {
+	if !s.isBatch() || strings.Contains(string(s.Text), "SLURM_SUBMIT_DIR") || strings.Contains(string(s.Text), "scontrol show job") {
+		return nil
+	}
+	for _, m := range ownFolder.FindAllIndex(s.Text, -1) {
+		if !s.inComment(m[0]) {
+			return []hit{{at: m[0]}}
+		}
+	}
+	return nil
+}
+
+// ofBash matches what only bash understands, at the beginning of a command.
+var ofBash = regexp.MustCompile(`(?m)^\s*(?:source\s|if \[\[ |\[\[ |function \w+ *\{|(?:export\s+)?\w+=\(|declare -)`)
+
+// bashInSh finds bash's own syntax in a script for sh.
+func bashInSh(s *subject) []hit {
+	shell := strings.TrimSpace(strings.TrimPrefix(firstLine(s.Text), "#!"))
+	if shell != "/bin/sh" && shell != "/usr/bin/env sh" || len(s.launches) == 0 && !s.isBatch() {
+		return nil
+	}
+	for _, m := range ofBash.FindAllIndex(s.Text, -1) {
+		if !s.inComment(m[0]) {
+			at := m[0] + len(s.Text[m[0]:m[1]]) - len(strings.TrimLeft(string(s.Text[m[0]:m[1]]), " \t\n"))
+			return []hit{{at: at, message: strings.TrimSpace(string(s.Text[m[0]:m[1]])) + " in a script for /bin/sh"}}
+		}
+	}
+	return nil
+}
