@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
@@ -34,8 +35,8 @@ func mpiSlots(s *subject) (hits []hit) {
 			}
 		}
 		h := hit{at: at}
-		if slots == 0 && c.Name() != "horovodrun" && s.isBatch() && s.job.tasks > 0 && len(c.Via) == 0 &&
-			!strings.Contains(string(s.Text), "impi") {
+		asked := slices.ContainsFunc(s.Batch, func(o script.Option) bool { return strings.HasPrefix(o.Name, "ntasks") })
+		if slots == 0 && c.Name() != "horovodrun" && asked && s.job.tasks > 0 && len(c.Via) == 0 && !bytes.Contains(s.Text, []byte("impi")) {
 			slots, source, h.severity = s.job.tasks, "the job", Warning
 		}
 		if at == 0 || n == 0 || slots == 0 || free || n <= slots {

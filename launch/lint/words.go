@@ -72,8 +72,11 @@ func assignmentBlank(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Commands {
 		text := c.Arg(0)
-		if name.MatchString(text) && len(c.Words) > 1 && c.Words[1].HasPrefix("=") && !c.Words[1].HasPrefix("==") &&
-			!slices.Contains([]string{"echo", "printf", "test", "expr"}, text) {
+		if len(c.Words) < 2 || !c.Words[1].HasPrefix("=") || c.Words[1].HasPrefix("==") || !name.MatchString(text) {
+			continue
+		}
+		// grep = FILE, tr = : and the like are no assignments.
+		if text == strings.ToUpper(text) || regexp.MustCompile(`\$\{?`+text+`\b`).Match(s.Text) {
 			hits = append(hits, hit{at: c.At, message: "a blank before the = of " + text})
 		}
 	}
