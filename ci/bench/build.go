@@ -246,8 +246,9 @@ type way struct {
 
 // comparison is the ways to build some ops, in order. Each finds the caches of the earlier ones.
 type comparison struct {
-	ops  string
-	ways []way
+	ops    string
+	rounds int
+	ways   []way
 }
 
 // comparisons lists the compared builds of a round.
@@ -277,12 +278,12 @@ func (builds wheelBuilds) comparisons(round int) []comparison {
 	perTorch := func(ops string) []string { return []string{"--ops", ops, "--abi", "torch"} }
 	restricted := func(ops string) []string { return []string{"--ops", ops, "--cuda", "13", "--cpu", "v3"} }
 	return []comparison{
-		{strings.Join(wheel.DefaultOps(), ",") + ", for CUDA 13 and 12", []way{
+		{strings.Join(wheel.DefaultOps(), ",") + ", for CUDA 13 and 12", 1, []way{
 			{stockName, nil, builds.buildForBothCUDAs},
 			fresh("dsbuild, every GPU, nothing kept", "--gpu", "all"),
 			next("dsbuild, every GPU, the next commit", "--gpu", "all"),
 		}},
-		{guideOps, []way{
+		{guideOps, 2, []way{
 			stock(guideOps),
 			fresh("dsbuild --abi torch, nothing kept", perTorch(guideOps)...),
 			next("dsbuild --abi torch, the next commit", perTorch(guideOps)...),
@@ -291,13 +292,13 @@ func (builds wheelBuilds) comparisons(round int) []comparison {
 			{"dsbuild, the same again, not in the store", func() error { return builds.emptyCaches(keptWheels) }, ours(restricted(guideOps)...)},
 			{"dsbuild, nothing changed", nil, ours(restricted(guideOps)...)},
 		}},
-		{adamOps, []way{
+		{adamOps, 2, []way{
 			stock(adamOps),
 			fresh("dsbuild --abi torch, nothing kept", perTorch(adamOps)...),
 			fresh("dsbuild, nothing kept", restricted(adamOps)...),
 			next("dsbuild, the next commit", restricted(adamOps)...),
 		}},
-		{heavyOps, []way{
+		{heavyOps, 2, []way{
 			stock(heavyOps),
 			fresh("dsbuild --abi torch, nothing kept", perTorch(heavyOps)...),
 			fresh("dsbuild, nothing kept", restricted(heavyOps)...),
@@ -307,20 +308,19 @@ func (builds wheelBuilds) comparisons(round int) []comparison {
 
 // compareBuilds compares dsbuild's builds with the stock recipe's.
 func (builds wheelBuilds) compareBuilds(ctx context.Context) (string, error) {
-	const rounds = 2
 	var b strings.Builder
-	for i := range builds.comparisons(0) {
+	for i, planned := range builds.comparisons(0) {
 		results := buildResults{walls: map[string][]float64{}, cpus: map[string][]float64{}, sizes: map[string]int64{}}
-		for round := 1; round <= rounds; round++ {
+		for round := 1; round <= planned.rounds; round++ {
 			c := builds.comparisons(round)[i]
-			builds.say("a wheel of %s, round %d of %d", c.ops, round, rounds)
+			builds.say("a wheel of %s, round %d of %d", c.ops, round, c.rounds)
 			said, err := results.measure(ctx, c)
 			if err != nil {
 				return "", err
 			}
 			builds.say("  %s", said)
 		}
-		b.WriteString(results.table(builds.comparisons(0)[i]) + "\n")
+		b.WriteString(results.table(planned) + "\n")
 	}
 	return b.String() + buildRemarks(), nil
 }
