@@ -136,7 +136,7 @@ const variables = "| variable | means |\n|---|---|\n" +
 	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and questions of a login, as for ssh ([Inventories and connections](nodes.md#connect-with-ssh)) |\n" +
 	"| `XDG_CACHE_HOME`, `XDG_STATE_HOME` | in place of `~/.cache` and `~/.local/state` |\n" +
 	"| `NO_COLOR` | no colours |\n" +
-	"| `COLUMNS` | the width of tables without a terminal; 80 if not set |\n"
+	"| `COLUMNS` | the width of tables without a terminal; if not set, a row is one line |\n"
 
 // ownFiles is the table of the files that dsbuild keeps.
 func ownFiles() string {

@@ -393,7 +393,7 @@ func newSandbox(t *testing.T, path string, before setup, fleet func() *nodes.Fle
 	if err := os.Mkdir(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s.env = append(os.Environ(), "HOME="+home, "LC_ALL=C.UTF-8", "NO_COLOR=1", "COLUMNS=", "REPO="+absolute(t, repository))
+	s.env = append(os.Environ(), "HOME="+home, "LC_ALL=C.UTF-8", "NO_COLOR=1", "COLUMNS=80", "REPO="+absolute(t, repository))
 	s.bring(t, before.needs, fleet)
 	if err := txtar.Write(before.files, s.dir); err != nil {
 		t.Fatal(err)

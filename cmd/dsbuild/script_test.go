@@ -52,6 +52,7 @@ func TestScripts(t *testing.T) {
 			home := env.WorkDir + "/home"
 			env.Setenv("HOME", home)
 			env.Setenv("LC_ALL", "C.UTF-8")
+			env.Setenv("COLUMNS", "80")
 			bin, _, _ := strings.Cut(env.Getenv("PATH"), string(os.PathListSeparator)) // TestMain's
 			env.Setenv("BIN", bin)
 			for _, name := range []string{"PIP_INDEX_URL", "DSBUILD_TORCH_INDEX"} { // nothing is asked for outside

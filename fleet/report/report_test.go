@@ -154,10 +154,10 @@ func TestReportForPeople(t *testing.T) {
 	all[4].Status, all[4].Error = report.Skipped, "an earlier group failed"
 	want := strings.Join([]string{
 		"NODES STATUS DEEPSPEED TORCH CUDA STEP SECONDS",
-		"gpu[01-02] ok 0.19.8+torch2.15cu132 2.15.0 13.2 record 9.0", "(aaaaaaaaaaaa)",
-		"gpu03 ok, unchanged 0.19.8+torch2.15cu132 2.15.0 13.2 record 3.5", "(aaaaaaaaaaaa)",
+		"gpu[01-02] ok 0.19.8+torch2.15cu132 (aaaaaaaaaaaa) 2.15.0 13.2 record 9.0",
+		"gpu03 ok, unchanged 0.19.8+torch2.15cu132 (aaaaaaaaaaaa) 2.15.0 13.2 record 3.5",
 		"gpu04 unreachable ? - - connect 3.5",
-		"gpu05 skipped 0.19.8+torch2.15cu132 2.15.0 13.2 record 3.5", "(aaaaaaaaaaaa)",
+		"gpu05 skipped 0.19.8+torch2.15cu132 (aaaaaaaaaaaa) 2.15.0 13.2 record 3.5",
 		"gpu04: connect: no route to host",
 		"hint: is it on?",
 		"log: /logs/gpu04.log",
@@ -199,7 +199,7 @@ func TestVerifyTellsDifferences(t *testing.T) {
 	all[3].Notes = append(all[3].Notes, "another\nnote")
 	got := screenOf(t, reported("verify", false, all))
 	for _, want := range []string{
-		"NODES STATUS DEEPSPEED TORCH CUDA PYTHON SECONDS", "gpu[01-03] ok 0.19.8+torch2.15cu132 2.15.0 13.2 3.11.2 3.5\n(aaaaaaaaaaaa)",
+		"NODES STATUS DEEPSPEED TORCH CUDA PYTHON SECONDS", "gpu[01-03] ok 0.19.8+torch2.15cu132 (aaaaaaaaaaaa) 2.15.0 13.2 3.11.2 3.5",
 		"torch: 2.15.0 on gpu[01-03]; 2.14.0 on gpu04", "driver (may differ): 580.1 on gpu[01-03]; none on gpu04",
 		"glibc (may differ): 2.0 on gpu01; 2.1 on gpu02; 2.2 on gpu03; 2.3 on gpu04",
 		"gpu[01-04] (note): a note", "4 nodes ok, but running different software",

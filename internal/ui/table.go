@@ -17,7 +17,7 @@ import (
 // Table writes rows below a header, in aligned columns. Without a header, the first cells are titles. A table that is wider
 // than the terminal is made narrower: it loses columns without values, its widest texts wrap, a long first or last cell gets
 // its own line, and in the end every cell does. No word is cut, because it may be a name or a number to copy. Without a
-// terminal, the width is $COLUMNS, or 80.
+// terminal, a row is one line, for programs such as grep, unless $COLUMNS sets a width.
 func Table(w io.Writer, header []string, rows [][]string) error {
 	all := make([][]string, 0, len(rows)+1)
 	if header != nil {
@@ -62,8 +62,7 @@ func tableWidth(w io.Writer) int {
 		return width
 	}
 	width, _ := strconv.Atoi(os.Getenv("COLUMNS"))
-	standard, _ := defaultSize()
-	return cmp.Or(max(width, 0), standard)
+	return cmp.Or(max(width, 0), math.MaxInt)
 }
 
 const (

@@ -13,7 +13,7 @@ import (
 )
 
 func TestTable(t *testing.T) {
-	t.Setenv("COLUMNS", "")
+	t.Setenv("COLUMNS", "80")
 	host := strings.Repeat("gpu-with-a-long-name.", 3) + "example.org"
 	version := "0.19.8+torch2.15.cu132.sm80.sm90.v3 (sha256 da3dd8de61d5)"
 	reason := "torch 2.4.1 is older than 2.10, CUDA 12.1, and the disk has 1.2 GiB of the 3.4 GiB that are needed"
@@ -96,11 +96,13 @@ func TestTable(t *testing.T) {
 
 func separates(r rune) bool { return r == ' ' || r == '\n' || r == ',' }
 
-func TestTableColumns(t *testing.T) {
-	t.Setenv("COLUMNS", "120")
-	var out bytes.Buffer
-	if err := ui.Table(&out, []string{"WHY"}, [][]string{{strings.Repeat("word ", 23)}}); err != nil || strings.Count(out.String(), "\n") != 2 {
-		t.Errorf("error %v, got:\n%s", err, out.String())
+func TestTableWithoutTerminal(t *testing.T) {
+	for columns, want := range map[string]int{"120": 2, "": 1, "many": 1} { // lines of the text
+		t.Setenv("COLUMNS", columns)
+		var out bytes.Buffer
+		if err := ui.Table(&out, []string{"WHY"}, [][]string{{strings.Repeat("word ", 25)}}); err != nil || strings.Count(out.String(), "\n") != 1+want {
+			t.Errorf("COLUMNS=%s: error %v, want %d lines below the header, got:\n%s", columns, err, want, out.String())
+		}
 	}
 }
 
