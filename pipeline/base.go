@@ -57,8 +57,8 @@ func NewBase(arg string) (Base, error) {
 	return Base{Ref: filepath.Base(arg), File: file, Digest: "sha256:" + sum, OCI: oci}, nil
 }
 
-// isOCI reports whether a tar is an image layout and not a root file system. A layout has a
-// marker file at its top.
+// isOCI reports whether a tar is an OCI image layout, which has a marker file in its top directory,
+// or a root file system.
 func isOCI(file string) (bool, error) {
 	f, err := wheel.OpenFile(file)
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// build is one run of a plan. A builder runs the steps with an image; dsbuild itself runs its
-// own.
+// build is one run of a plan. A builder runs the steps that have an image; this process runs the
+// others.
 type build struct {
 	plan    *Plan
-	dir     string // only of this build
+	dir     string // of this build only
 	started time.Time
 	log     io.Writer
 	rep     ui.Reporter
 
 	space Workspace
-	facts wheel.Build // of the strip step
+	facts wheel.Build // result of the strip step
 	wheel string      // path of the finished wheel
 }
 
@@ -52,8 +52,8 @@ func (b *build) run(ctx context.Context, space Workspace) error {
 	return err
 }
 
-// runSteps runs the steps with an image in the workspace, and calls here for dsbuild's own steps. A wheel's parts
-// are compiled in parallel.
+// runSteps runs the steps that have an image in the workspace, and calls here for the others. A wheel's parts are
+// compiled in parallel.
 func runSteps(ctx context.Context, steps []Step, space Workspace, here func(context.Context, Step) error) error {
 	for len(steps) > 0 {
 		s, n := steps[0], 1
@@ -96,7 +96,7 @@ func (b *build) runHere(ctx context.Context, s Step) error {
 	return nil
 }
 
-// packWheel makes the finished wheel from the output of the strip step, and gives it to the
+// packWheel creates the finished wheel from the output of the strip step, and imports it into the
 // workspace.
 func (b *build) packWheel(ctx context.Context) error {
 	in, out := filepath.Join(b.dir, StripStep), filepath.Join(b.dir, PackStep)

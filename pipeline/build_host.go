@@ -25,14 +25,14 @@ func InspectText() (string, error) {
 	return string(text), err
 }
 
-// BuildHost is the result of InspectScript. The embedded part serves the choice of a
-// toolchain; the paths and the parts serve a builder that builds there.
+// BuildHost is the result of InspectScript. The embedded part is for the choice of a toolchain; the
+// other fields are for a builder on that system.
 type BuildHost struct {
 	compat.BuildHost
 
-	Interpreters []Interpreter // one for each X.Y, the one called python3 first
+	Interpreters []Interpreter // one per X.Y, python3's first
 	Compilers    []Compiler    // plain gcc first
-	Tools        []string      // of those that the steps use
+	Tools        []string      // available tools that the steps use
 	Digest       string        // sha256:… of everything above
 }
 
@@ -40,13 +40,13 @@ type BuildHost struct {
 type Interpreter struct {
 	Version string   // X.Y.Z
 	Path    string   // sys.executable
-	Parts   []string // of venv, ensurepip, pip, Python.h
+	Parts   []string // available ones of venv, ensurepip, pip and Python.h
 }
 
 // Minor returns the interpreter's version as X.Y.
 func (i Interpreter) Minor() string { return wheel.Minor(i.Version) }
 
-// Has reports whether the interpreter has a part of Python.
+// Has reports whether Parts contains part.
 func (i Interpreter) Has(part string) bool { return slices.Contains(i.Parts, part) }
 
 // Compiler is a gcc.
@@ -54,7 +54,7 @@ type Compiler struct {
 	Version string // X.Y.Z
 	CC      string // path
 	CXX     string // path of its g++, or ""
-	Headers bool   // whether it finds those of the C and C++ libraries
+	Headers bool   // it finds the headers of the C and C++ libraries
 }
 
 // Major returns the compiler's version as X.
@@ -66,14 +66,14 @@ func (c Compiler) Major() string {
 // Complete reports whether it compiles C++ with the system's headers.
 func (c Compiler) Complete() bool { return c.CXX != "" && c.Headers }
 
-// Bounds on the output of InspectScript. No honest output reaches them.
+// Limits on the output of InspectScript. Real output is far below them.
 const (
 	maxLook      = 64 << 10
 	maxLookLines = 200
 	maxLookField = 256
 )
 
-// ParseBuildHost reads the output of InspectScript, which comes from a base that is not trusted.
+// ParseBuildHost parses the output of InspectScript, which comes from an untrusted base.
 func ParseBuildHost(text string) (BuildHost, error) {
 	fail := func(format string, args ...any) (BuildHost, error) {
 		return BuildHost{}, fault.WithHint(fmt.Errorf("inspecting the base: the answer "+format, args...),
@@ -108,15 +108,15 @@ func ParseBuildHost(text string) (BuildHost, error) {
 	return g, nil
 }
 
-// lookFact is one kind of line: the shapes of its fields and their effect.
+// lookFact is a type of line: the syntax of its fields and their effect.
 type lookFact struct {
 	shapes []*regexp.Regexp
 	take   func(*BuildHost, []string)
 }
 
-// The shapes of fields. A path goes into environment variables and commands, so it may hold nothing
-// that a shell or a list of paths would treat specially. The expressions do not limit a path to
-// maxLookField bytes: counting that far would take a millisecond of every start.
+// The syntax of fields. A path becomes part of environment variables and commands, so it must not
+// contain characters that are special in a shell or a list of paths. The expressions do not limit a
+// path to maxLookField bytes: counting that far would take a millisecond of every start.
 var (
 	lookWord     = regexp.MustCompile(`^[A-Za-z0-9][\w.+-]{0,40}$`)
 	lookMaybe    = regexp.MustCompile(`^([A-Za-z0-9][\w.+-]{0,40})?$`)

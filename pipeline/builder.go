@@ -7,11 +7,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Builder makes the images of plans and runs their steps in them.
+// Builder creates the images of plans and runs their steps in them.
 type Builder interface {
 	// Name returns the builder's name for the manifest.
 	Name() string
-	// Open makes the images of a plan.
+	// Open creates the images of a plan.
 	Open(ctx context.Context, p *Plan, w Work) (Workspace, error)
 }
 
@@ -23,13 +23,13 @@ type Work struct {
 	Report  ui.Reporter // gets each step
 }
 
-// Workspace runs the steps of one plan. It keeps the output of each under the step's name. A
-// workspace that holds resources of this machine is also an io.Closer.
+// Workspace runs the steps of one plan, and keeps each output under the step's name. It is also an
+// io.Closer if it must be closed.
 type Workspace interface {
 	// Run runs steps in parallel. The outputs of their input steps must exist. If one fails, the others are canceled.
 	Run(ctx context.Context, steps ...Step) error
-	// Export copies the output of a step to the directory dir of this machine.
+	// Export copies the output of a step to the local directory dir.
 	Export(ctx context.Context, step, dir string) error
-	// Import makes the directory dir of this machine the output of a step.
+	// Import makes the local directory dir the output of a step.
 	Import(step, dir string) error
 }

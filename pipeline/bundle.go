@@ -17,23 +17,23 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// The steps that make a wheelhouse.
+// The steps that create a wheelhouse.
 const (
 	CompanionsStep = "companions" // the copies of companions' sources
 	WithStep       = "with"       // their wheels
 	BundleStep     = "bundle"     // the requirements of all of them
 )
 
-// BundlePlan lists the steps that make a wheelhouse once the wheel is built. It is a plan of its
-// own, in the same images, so that the wheel is the same with and without a wheelhouse.
+// BundlePlan lists the steps that create a wheelhouse after the wheel is built. It is a separate
+// plan with the same images, so that the wheel does not depend on it.
 type BundlePlan struct {
 	*Plan
 	Companions []Companion
 	wheel      *Plan
 }
 
-// NewBundlePlan lists the steps that build companions for the wheel of p. With dependencies, a
-// last step gathers the requirements of the wheel and its companions, except torch.
+// NewBundlePlan lists the steps that build companions for the wheel of p. With dependencies, the
+// last step collects the requirements of the wheel and its companions, except torch.
 func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
 	if p.Toolchain().IsCross() {
 		return nil, fault.New(fault.Usage,
@@ -128,8 +128,8 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	return err
 }
 
-// BundleFor gathers the packages that a plan's wheel requires in a separate wheelhouse: the directory
-// name in Dir.
+// BundleFor collects the requirements of a plan's wheel in a separate wheelhouse, the directory name
+// in Dir.
 func (r Runner) BundleFor(ctx context.Context, name string, p *Plan, made wheel.Artifact) (*wheel.Bundle, error) {
 	plan, err := NewBundlePlan(p, nil, true)
 	if err != nil {
@@ -146,7 +146,7 @@ func (r Runner) BundleFor(ctx context.Context, name string, p *Plan, made wheel.
 	return &b, err
 }
 
-// Bundle makes the wheelhouse of a plan next to the finished wheel a. It replaces an existing
+// Bundle creates the wheelhouse of a plan next to the finished wheel a. It replaces an existing
 // wheelhouse.
 func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wheel.Bundle, error) {
 	tmp, err := scratch.New("")
@@ -219,8 +219,7 @@ func (b *BundlePlan) importInputs(s Step, space Workspace, a wheel.Artifact, dir
 	return space.Import(s.Name, dir)
 }
 
-// copyBundle copies the files of a wheelhouse to a folder. The folder appears only when it is
-// complete, and replaces an older one.
+// copyBundle atomically replaces a directory with the files of a wheelhouse.
 func copyBundle(from string, bundle wheel.Bundle, to string) error {
 	tmp, err := os.MkdirTemp(filepath.Dir(to), ".new-")
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// FailureLines picks the lines of a failed command's output that give the reason. For a compiler these
-// are the most important diagnosis, with its file, and the last line of the output; for any other
-// program the first error that it printed and the end.
+// FailureLines returns the lines of a failed command's output with the reason: for a compiler, the
+// most important diagnostic, with its file, and the last line; for any other program, its first error
+// and the last lines.
 func FailureLines(stdout, stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stdout+"\n"+stderr), "\n")
 	last := len(lines) - 1
@@ -43,8 +43,8 @@ func FailureLines(stdout, stderr string) string {
 
 const (
 	tailLines   = 12
-	sourceLines = 2 // of a source that a compiler quotes below a diagnosis
-	hashLines   = 8 // of uv or pip about a file with another hash
+	sourceLines = 2 // source lines that a compiler quotes below a diagnostic
+	hashLines   = 8 // lines of uv or pip about a different hash
 )
 
 var (
@@ -55,7 +55,7 @@ var (
 // diagnosis returns the index of the line with a compiler's or linker's reason for its failure, or
 // -1. The first error can be a consequence of a later #error, because g++ continues after one.
 func diagnosis(lines []string) int {
-	// The forms of a compiler's errors. Those that explain others come first.
+	// Patterns of compiler errors. Errors that cause others come first.
 	for _, kind := range []*regexp.Regexp{
 		killedLine,
 		noSpaceLine,
@@ -72,7 +72,7 @@ func diagnosis(lines []string) int {
 	return -1
 }
 
-// otherHash matches uv's line for a file whose hash differs from the plan's. pip prints the
+// otherHash matches uv's error about a file whose hash differs from the plan's. pip prints the
 // requirement on a separate line.
 var otherHash = regexp.MustCompile("(?:Hash mismatch for `?|DO NOT MATCH THE HASHES[^\n]*\n\\s*)" +
 	"([A-Za-z0-9._-]+==[^\\s`]+)")
@@ -123,7 +123,7 @@ func StepFailed(step string, err error, ran bool, tail string) error {
 	return fault.AddHint(err, hint)
 }
 
-// headerPackage maps names of headers to the packages that contain them.
+// headerPackage describes which packages contain a header.
 type headerPackage struct {
 	Header  string `json:"header"`            // expression for the name
 	Toolkit string `json:"toolkit,omitempty"` // component of the CUDA toolkit

@@ -12,8 +12,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Companion is an additional wheel. It is built in the environment of DeepSpeed's wheel, with the
-// same torch, and deployed to the nodes together with it.
+// Companion is an extra wheel. It is built in the environment of DeepSpeed's wheel, with the same
+// torch, and deployed with it.
 type Companion struct {
 	Name    string // normalised as PEP 503 says
 	Version string // of the index; empty if Source is set
@@ -60,8 +60,8 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 
 var releaseTag = regexp.MustCompile(`@v?(\d+(?:\.\d+)+(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)$`)
 
-// assumedVersion returns the version of a companion whose project would ask git for it: the copy
-// of its sources has no history.
+// assumedVersion returns the version for a companion whose project reads it from git, because the
+// copy of its sources has no history.
 func (c Companion) assumedVersion() string {
 	if m := releaseTag.FindStringSubmatch(c.Source.Ref); m != nil && c.Source.Kind == SourceGit {
 		return m[1]
@@ -69,8 +69,8 @@ func (c Companion) assumedVersion() string {
 	return "0.1.dev0+" + c.Source.localVersion()
 }
 
-// requirement returns a companion in the form of the scripts: a requirement for the index, or the
-// name of its copy.
+// requirement returns a companion as an argument for the scripts: a requirement, or the name of its
+// copy.
 func (c Companion) requirement() string {
 	if c.Source == nil {
 		return c.Name + "==" + c.Version

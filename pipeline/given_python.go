@@ -28,15 +28,15 @@ type GivenPython struct {
 	node.Facts
 
 	Details GivenDetails
-	Sites   []string // the directories of its packages: its path without the standard library
+	Sites   []string // directories of its packages: sys.path without the standard library
 	// CUDAHome is the CUDA toolkit in the environment, Nvcc its version as X.Y. Both are empty without one.
 	CUDAHome, Nvcc string
 }
 
-// GivenDetails are the facts that concern only a build.
+// GivenDetails are facts that only a build needs.
 type GivenDetails struct {
-	Torch    string   `json:"torch"`    // whole, as in 2.6.0a0+ecf3bae40a.nv25.01
-	CXX11ABI *bool    `json:"cxx11abi"` // nil: it does not say
+	Torch    string   `json:"torch"`    // complete version, such as 2.6.0a0+ecf3bae40a.nv25.01
+	CXX11ABI *bool    `json:"cxx11abi"` // nil if unknown
 	Header   bool     `json:"header"`   // whether Python.h exists
 	Parts    []string `json:"parts"`    // of venv, ensurepip, pip
 	Sites    []string `json:"sites"`
@@ -105,7 +105,7 @@ func noInterpreter(python string, err error) error {
 	return environmentError(python, "", err.Error())
 }
 
-// sitePath matches a directory that can stand in a list of paths, and in a .pth file.
+// sitePath matches a directory that can be in a list of paths and in a .pth file.
 var sitePath = regexp.MustCompile(`^/[^:\n\r=,]*$`)
 
 // checkUsable fills in g from its details, or returns the reasons why no wheel can be built for
@@ -149,8 +149,8 @@ func (g GivenPython) Interpreter() Interpreter {
 	return Interpreter{Version: g.Facts.Python, Path: g.Executable, Parts: parts}
 }
 
-// Identity returns a text that differs between two environments if their wheels would: it holds
-// Python, torch and its ABI, and all other installed distributions.
+// Identity returns a text that differs for environments whose wheels would differ: Python, torch,
+// its ABI, and all other installed distributions.
 func (g GivenPython) Identity() string {
 	text, err := json.Marshal(struct {
 		Executable string
@@ -165,8 +165,8 @@ func (g GivenPython) Identity() string {
 	return string(text)
 }
 
-// Asked narrows a request to this environment, or returns an error that names each flag that
-// contradicts it.
+// Asked narrows a request to this environment. Its error lists each flag that contradicts the
+// environment.
 func (g GivenPython) Asked(request wheel.Request) (wheel.Request, error) {
 	var reasons []string
 	for _, f := range []struct {
@@ -190,7 +190,7 @@ func (g GivenPython) Asked(request wheel.Request) (wheel.Request, error) {
 	return request, nil
 }
 
-// Tables returns the tables with a row for its torch, which they may lack.
+// Tables returns the tables, extended by its torch if necessary.
 func (g GivenPython) Tables(t *compat.Tables) *compat.Tables {
 	return t.WithTorch(g.Torch, g.TorchCUDA, wheel.Minor(g.Facts.Python))
 }
@@ -198,8 +198,8 @@ func (g GivenPython) Tables(t *compat.Tables) *compat.Tables {
 // ofIndex matches a version of torch from an index, with or without a local part for its CUDA.
 var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
 
-// Released returns nil if the same torch can be installed elsewhere, because a build in a
-// container has to install it. Otherwise the error names the builder that need not.
+// Released returns nil if the same torch can be installed in a container. Otherwise the error
+// suggests a builder that does not install it.
 func (g GivenPython) Released(t *compat.Tables) error {
 	if g.Details.Machine == wheel.Arm {
 		return environmentError(g.Executable, "use --builder host",
@@ -213,8 +213,8 @@ func (g GivenPython) Released(t *compat.Tables) error {
 			g.Details.Torch, g.TorchCUDA, wheel.Minor(g.Facts.Python)))
 }
 
-// isolated runs a program of the environment without the user's settings, and in a directory
-// whose files Python cannot mistake for modules.
+// isolated runs a program of the environment without the user's settings, in a directory whose
+// files Python cannot import.
 type isolated struct{}
 
 // Run implements remote.Runner.

@@ -14,18 +14,19 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// KeyOf returns a second key, besides the plan's digest, for a request's wheel in the store. It depends on
-// a plan made without an engine, in which an image's tag stands for the image, and on the requested builder.
+// KeyOf returns a second key for a request's wheel in the store, in addition to the plan's digest. It
+// depends on a plan made without an engine, in which an image's tag stands for the image, and on the
+// requested builder.
 func KeyOf(sketch *Plan, builder string) string {
 	text, _ := json.Marshal([]string{sketch.Digest, builder}) // only strings: cannot fail
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// keySuffix ends the names of empty files in an entry of the store. Each stands for a key that led to its wheel.
+// keySuffix is the suffix of empty files in an entry of the store. Each file represents a key of its wheel.
 const keySuffix = ".request"
 
-// LinkKey stores that a key led to the plan with this digest. It does nothing if the store has no such wheel.
+// LinkKey adds a key to the plan with this digest. It does nothing if the store has no such wheel.
 func (s Store) LinkKey(ctx context.Context, key, digest string) error {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return nil //nolint:nilerr // an unreadable store counts as empty
@@ -48,7 +49,7 @@ func (s Store) LinkKey(ctx context.Context, key, digest string) error {
 	})
 }
 
-// readNote returns the files that are noted for a key: normally one.
+// readNote returns the files for a key, usually one.
 func (s Store) readNote(key string) ([]string, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
@@ -64,7 +65,7 @@ func (s Store) readNote(key string) ([]string, error) {
 	return found, nil
 }
 
-// PlanOf returns the digest of the plan that a key led to, or "".
+// PlanOf returns the digest of a key's plan, or "".
 func (s Store) PlanOf(ctx context.Context, key string) (digest string, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return "", nil //nolint:nilerr // an unreadable store counts as empty
@@ -79,8 +80,8 @@ func (s Store) PlanOf(ctx context.Context, key string) (digest string, err error
 	return digest, err
 }
 
-// Find returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
-// Another process may prune it at any time.
+// Find returns the wheel of a plan if the store has it unchanged. Another process may prune it at
+// any time.
 func (s Store) Find(ctx context.Context, p *Plan, digest string) (w StoredWheel, ok bool, err error) {
 	ok, err = s.withStoredWheel(ctx, digest, p.audit, func(kept StoredWheel) error {
 		w = kept
@@ -89,8 +90,8 @@ func (s Store) Find(ctx context.Context, p *Plan, digest string) (w StoredWheel,
 	return w, ok, err
 }
 
-// FindExported returns the wheel of a plan that an earlier run has put into the directory dir, if it
-// matches its manifest.
+// FindExported returns the wheel of a plan that an earlier run exported to dir, if it matches its
+// manifest.
 func FindExported(dir, digest string) (StoredWheel, bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,8 +7,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/filelock"
 )
 
-// lockWait is how long dsbuild waits for another process that reads or writes the same directory of wheels. Nobody needs
-// it longer than it takes to copy a wheel.
+// lockWait is the timeout for another process that reads or writes the same directory of wheels. It holds the lock only
+// while it copies a wheel.
 const lockWait = 5 * time.Minute
 
 // withLock runs do while it holds the lock of the directory dir. With shared, other readers may hold it at the same time.

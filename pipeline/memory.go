@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// jobBytes is the memory that one compiler of torch's headers takes at most.
+// jobBytes is the maximum memory of a compiler process with torch's headers.
 const jobBytes = 2 << 30
 
-// CompileJobs returns how many compilers run at once: as many as the cores of this process and
-// the available memory allow. On a login node that is often less than the machine has.
+// CompileJobs returns the number of parallel compilers that this process's cores and the available
+// memory allow. On a login node, both are often less than the machine's.
 func CompileJobs() int {
 	return max(1, min(runtime.GOMAXPROCS(0), int(availableMemory("/")/jobBytes)))
 }
 
-// availableMemory returns how many bytes this process may still take: the free memory, or the
-// lowest limit of its control groups. root is the parent of /proc and /sys.
+// availableMemory returns the memory available to this process: the free memory, or the lowest
+// limit of its control groups. root is the parent of /proc and /sys.
 func availableMemory(root string) int64 {
 	free := int64(1) << 62
 	for line := range strings.Lines(readSmall(root, "proc/meminfo")) {

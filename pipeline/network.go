@@ -20,17 +20,17 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Network holds the settings with which a build reaches its network services: package indexes,
-// proxies, certificates, the distribution's mirror, caches. Every image and every step that
-// fetches or compiles gets them, as a secret. They are no part of a plan: every site gives the
-// same wheel. The zero Network has no settings.
+// Network holds a site's network settings: package indexes, proxies, certificates, the
+// distribution's mirror, caches. Images, and steps that download or compile, get them as a secret.
+// They are not part of a plan, so the wheel is the same at every site. The zero Network has no
+// settings.
 type Network struct {
 	variables map[string]string
 	ca        string // additional CA certificates, PEM
 	toolkit   string // file of nvcc's package, checked
 }
 
-// Toolkit returns the file of the package with nvcc for CUDA 12. It returns "" if none was given.
+// Toolkit returns the file of the package with nvcc for CUDA 12. It returns "" if it is not set.
 func (n Network) Toolkit() string { return n.toolkit }
 
 // NetworkOptions are the site's settings on the command line. Unset options come from the
@@ -112,11 +112,11 @@ func (n *Network) setNvcc(file string) error {
 	return nil
 }
 
-// aptMirror is the variable of a URL prefix. Below it lie the archives of the distribution under
-// their usual names: debian, debian-security, ubuntu.
+// aptMirror is the variable with the URL prefix of the distribution's archives: debian,
+// debian-security, ubuntu.
 const aptMirror = "DSBUILD_APT_MIRROR"
 
-// setIndexes sets the package indexes, for pip and for uv alike.
+// setIndexes sets the package indexes for pip and uv.
 func (n *Network) setIndexes(o NetworkOptions, getenv func(string) string) error {
 	index, from := o.IndexURL, "--index-url"
 	for _, name := range []string{"UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"} {
@@ -151,7 +151,7 @@ func (n *Network) setIndexes(o NetworkOptions, getenv func(string) string) error
 	return nil
 }
 
-// torchIndexes is the variable of a URL prefix. Below it lie torch's own indexes: cu126, cu128.
+// torchIndexes is the variable with the URL prefix of torch's own indexes: cu126, cu128.
 const torchIndexes = "DSBUILD_TORCH_INDEX"
 
 // withoutIndexName removes the name of an index in uv's form NAME=URL.
@@ -162,7 +162,7 @@ func withoutIndexName(index string) string {
 	return index
 }
 
-// checkURL never repeats a rejected URL: it may contain a password.
+// checkURL never includes a URL in its error, because it may contain a password.
 func checkURL(from, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -183,7 +183,7 @@ func urlLike(name string) string {
 		"percent-encode other characters than letters and digits in a password: @ is %40"
 }
 
-// maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
+// maxCA limits the size of a file of certificates; a distribution's file has 0.2 MiB.
 const maxCA = 4 << 20
 
 // caLike describes a valid value of --ca.
@@ -226,16 +226,16 @@ func (n *Network) readCertificates(flag, variable string) error {
 	return nil
 }
 
-// FileIndexes returns the indexes that may have a lock's files: the additional indexes, because uv
-// queries them first, and then the package index.
+// FileIndexes returns the indexes that may have a lock's files: the additional indexes, which uv
+// queries first, and the package index.
 func (n Network) FileIndexes() []string {
 	return append(strings.Fields(n.variables["UV_INDEX"]), cmp.Or(n.variables["UV_DEFAULT_INDEX"], packageIndex))
 }
 
-// IndexClient reads the site's indexes.
+// IndexClient returns a client for the site's indexes.
 func (n Network) IndexClient() *pyindex.Client { return pyindex.New(n.Transport()) }
 
-// TorchIndex returns the address below which torch's own indexes lie.
+// TorchIndex returns the URL prefix of torch's own indexes.
 func (n Network) TorchIndex() string { return cmp.Or(n.variables[torchIndexes], torchIndex) }
 
 // Programs returns the environment with which local programs, such as uv, reach the site's services:

@@ -59,7 +59,8 @@ func loginSpellings(address string) []string {
 	return spellings
 }
 
-// leastLogin is the least length of the login of a URL that is hidden: with a colon even a short one is in no other word.
+// leastLogin is the minimum length of a URL's login to be hidden. With a colon it is 1, because such a text is part of no
+// other word.
 func leastLogin(address string) int {
 	if strings.Contains(secrets.Login(address), ":") {
 		return 1
@@ -67,7 +68,7 @@ func leastLogin(address string) int {
 	return secrets.Shortest
 }
 
-// hider returns what hides the secrets in a text. It returns nil if there are none.
+// hider returns a replacer of the secrets in a text, or nil if there are none.
 func (n Network) hider() *secrets.Hider {
 	var h *secrets.Hider
 	for _, secret := range n.Secrets() {
@@ -79,7 +80,7 @@ func (n Network) hider() *secrets.Hider {
 	return h
 }
 
-// Reporter passes messages on to rep, without the secrets.
+// Reporter forwards messages to rep, without the secrets.
 func (n Network) Reporter(rep ui.Reporter) ui.Reporter {
 	if h := n.hider(); h != nil {
 		return ui.WithRewrite(rep, h.Hide)
@@ -87,7 +88,7 @@ func (n Network) Reporter(rep ui.Reporter) ui.Reporter {
 	return rep
 }
 
-// Log passes lines on to w, without the secrets. The caller must write whole lines.
+// Log forwards lines to w, without the secrets. The caller must write complete lines.
 func (n Network) Log(w io.Writer) io.Writer {
 	if h := n.hider(); h != nil {
 		return redactedLog{w, h}

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// nvccTimeout bounds the answer of a mirror.
+// nvccTimeout is the timeout for a mirror's response.
 const nvccTimeout = 8 * time.Second
 
 // CheckNvcc returns an error if a plan needs Debian's package of nvcc for CUDA 12 and its mirror does not have it: a

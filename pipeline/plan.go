@@ -33,23 +33,23 @@ type Image string
 
 // The images of a toolchain's Dockerfile, and the value for steps that dsbuild runs itself.
 const (
-	Runtime   Image = "runtime"   // the software of a node
-	Toolchain Image = "toolchain" // runtime, compilers and CUDA toolkit; of a further part "toolchain-cu12"
-	Local     Image = "dsbuild"   // no image: dsbuild itself does it
+	Runtime   Image = "runtime"   // the software that nodes have
+	Toolchain Image = "toolchain" // runtime, compilers and CUDA toolkit; of an additional part "toolchain-cu12"
+	Local     Image = "dsbuild"   // no image: this process runs the step
 )
 
-// Step is one command of a plan. Environment variables tell it its directories (Places). Env
-// holds nothing that differs from run to run.
+// Step is one command of a plan. It gets its directories in environment variables (Places). Env
+// must be the same in every run.
 type Step struct {
 	Name    string            `json:"name"`
-	Title   string            `json:"title"` // a description for people
+	Title   string            `json:"title"` // human-readable
 	Image   Image             `json:"image"`
 	Script  string            `json:"script,omitempty"`  // a shell or Python script of the plan
 	Args    []string          `json:"args,omitempty"`    // its arguments
-	Scripts []string          `json:"scripts,omitempty"` // others that it uses
+	Scripts []string          `json:"scripts,omitempty"` // additional scripts that it uses
 	Inputs  []string          `json:"inputs,omitempty"`  // steps whose output it reads
 	Env     map[string]string `json:"env,omitempty"`
-	Network bool              `json:"network,omitempty"` // fetches something
+	Network bool              `json:"network,omitempty"` // downloads something
 	Compile bool              `json:"compile,omitempty"` // has the object cache
 }
 
@@ -73,13 +73,13 @@ func (s Step) AllScripts() []string {
 // Places are the directories of a step. Its scripts read them from the variables of Env.
 type Places struct {
 	Tools string // scripts: DSBUILD_TOOLS
-	In    string // outputs of earlier steps, each in a directory of its name: DSBUILD_IN
+	In    string // outputs of earlier steps, each in a directory with the step's name: DSBUILD_IN
 	Out   string // its own output: DSBUILD_OUT
 	Work  string // empty, only for this step: DSBUILD_WORK
 	Cache string // cached objects, for steps that compile: DSBUILD_OBJECTS, and within it CCACHE_DIR
 }
 
-// Env returns the variables from which the scripts of s read the places. The images add
+// Env returns the environment variables with the places, for the scripts of s. Images add
 // DSBUILD_ENV, the Python environment, and CUDA_HOME.
 func (p Places) Env(s Step) map[string]string {
 	env := map[string]string{
@@ -98,35 +98,34 @@ type Base struct {
 	File   string `json:"-"`      // path of a root file system or OCI tar
 	Digest string `json:"digest"` // sha256:…, or "" if only the registry knows it
 	OCI    bool   `json:"oci,omitempty"`
-	Host   bool   `json:"host,omitempty"` // this machine: Digest covers the tools found there
+	Host   bool   `json:"host,omitempty"` // this machine: Digest covers its tools
 }
 
-// Part is what one toolchain compiles of a wheel: the first part every op, and each further one some of them for another
-// CUDA or CPU level (compat.Tables.Variants).
+// Part is a part of a wheel that one toolchain compiles: the first part is every op, each additional part some ops for
+// another CUDA or CPU level (compat.Tables.Variants).
 type Part struct {
 	compat.Toolchain
-	Packages dockerfiles.Packages // of the toolchain's image; unused if that is the first part's
+	Packages dockerfiles.Packages // of the toolchain's image; unused if the part shares the first part's image
 }
 
-// Environment is what makes an image, besides the plan's Dockerfile and its base.
+// Environment has the inputs of an image, in addition to the plan's Dockerfile and base.
 type Environment struct {
 	Context map[string]string `json:"context"` // files of the build context
 	Args    map[string]string `json:"args"`    // build arguments of the Dockerfile, environment of its scripts
 
-	// Packages are all Python packages that may be installed, each with the sha256 of its file. The
-	// context has them, too.
+	// Packages are all Python packages that may be installed, each with the sha256 of its file.
+	// They are also in Context.
 	Packages []dockerfiles.Package `json:"packages"`
 
 	Toolchain compat.Toolchain `json:"-"`
 }
 
-// Plan lists everything that dsbuild will do for one wheel. Two plans with the same Digest give
-// the same wheel.
+// Plan lists all steps of a build. Plans with equal Digests give equal wheels.
 type Plan struct {
-	Name       string            `json:"-"` // in messages, of one of several wheels
-	Key        string            `json:"-"` // by which the store knows the wheel (KeyOf)
+	Name       string            `json:"-"` // for messages, if there are several wheels
+	Key        string            `json:"-"` // of the wheel in the store (KeyOf)
 	Parts      []Part            `json:"-"`
-	KeepDebug  bool              `json:"-"` // leave debug information in
+	KeepDebug  bool              `json:"-"` // keep debug information
 	Source     Source            `json:"-"` // of DeepSpeed
 	Base       Base              `json:"base"`
 	Dockerfile string            `json:"dockerfile"`
@@ -141,14 +140,14 @@ type Plan struct {
 	Environments map[Image]Environment `json:"environments,omitempty"`
 
 	Digest   string         `json:"-"` // hex sha256 over all of the above
-	Manifest wheel.Manifest `json:"-"` // of the wheel, as far as the plan knows it
+	Manifest wheel.Manifest `json:"-"` // of the wheel, as far as it is known
 }
 
-// Toolchain returns the first part's toolchain, which is for the images Runtime and Toolchain, and for all steps that
-// do not compile another part.
+// Toolchain returns the first part's toolchain. It is used for the images Runtime and Toolchain, and by all steps
+// except those that compile other parts.
 func (p *Plan) Toolchain() compat.Toolchain { return p.Parts[0].Toolchain }
 
-// Environment returns what makes an image.
+// Environment returns the inputs of an image.
 func (p *Plan) Environment(image Image) Environment {
 	if e, ok := p.Environments[image]; ok {
 		return e
@@ -156,10 +155,10 @@ func (p *Plan) Environment(image Image) Environment {
 	return Environment{p.Context, p.Args, p.Packages, p.Toolchain()}
 }
 
-// epoch is the value of every time in the wheel: 2024-01-01T00:00:00Z.
+// epoch is used for every time in the wheel: 2024-01-01T00:00:00Z.
 const epoch = "1704067200"
 
-// NewPlan lists the steps that make a wheel from src on base.
+// NewPlan returns the plan for a wheel of src on base.
 func NewPlan(parts []Part, src Source, base Base, keepDebug bool) (*Plan, error) {
 	tc := parts[0].Toolchain
 	body, context, err := dockerfiles.Toolchain(tc.BuildMachine())
@@ -195,7 +194,7 @@ func NewPlan(parts []Part, src Source, base Base, keepDebug bool) (*Plan, error)
 	return p, nil
 }
 
-// newEnvironment returns what makes the image of a part, with the files of context.
+// newEnvironment returns the inputs of a part's image, with the files of context.
 func newEnvironment(part Part, context map[string]string) Environment {
 	tc, packages := part.Toolchain, part.Packages
 	e := Environment{
@@ -221,7 +220,7 @@ func (p *Plan) variant(part Part) (name, first string) {
 	return part.CPU.Short(), tc.CPU.Short()
 }
 
-// furtherSteps returns the steps that compile the additional parts. It records their environments.
+// furtherSteps returns the steps that compile the additional parts, and records their environments.
 func (p *Plan) furtherSteps(context map[string]string) []Step {
 	var steps []Step
 	for _, part := range p.Parts[1:] {
@@ -242,8 +241,8 @@ func (p *Plan) furtherSteps(context map[string]string) []Step {
 	return steps
 }
 
-// newManifest returns a wheel's manifest, as far as it is known without the plan's digest. env is the environment of
-// the first compile step; the manifest's also has the version.
+// newManifest returns a wheel's manifest, as far as it is known before the plan's digest. env is the environment of
+// the first compile step, to which the manifest adds the version.
 func newManifest(parts []Part, src Source, base Base, env map[string]string) wheel.Manifest {
 	tc := parts[0].Toolchain
 	m := wheel.Manifest{
@@ -279,11 +278,11 @@ func newManifest(parts []Part, src Source, base Base, env map[string]string) whe
 // imageArgs returns the arguments of the scripts of package dockerfiles.
 func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]string {
 	needs := tc.Needs()
-	home := "/opt/cuda" // the directory of the toolkit in the toolchain's image
+	home := "/opt/cuda" // directory of the toolkit in the toolchain's image
 	switch tc.CUDASource {
 	case compat.FoundCUDA:
 		home = tc.Environment.CUDAHome
-	case compat.Debian12: // Debian's is part of the system, and torch expects it under this very name
+	case compat.Debian12: // Debian's toolkit is part of the system, and torch expects exactly this name
 		home = "/usr"
 	}
 	cuda := dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)
@@ -305,8 +304,8 @@ func crossMachine(tc compat.Toolchain) string {
 	return ""
 }
 
-// addArchives adds to the packages that the build installed the hashes of their files, which the plan
-// has. Others came with the environment that the build is for.
+// addArchives adds the hashes of archives, from the plan, to the packages that the build installed.
+// Other packages were already in the environment that the build is for.
 func (p *Plan) addArchives(installed []wheel.Package) {
 	pinned := slices.Clone(p.Packages)
 	for _, e := range p.Environments {
@@ -323,8 +322,9 @@ func (p *Plan) addArchives(installed []wheel.Package) {
 	}
 }
 
-// LockedPackages returns the Python packages of a toolchain if the lock of package dockerfiles has
-// them: of a torch of the package index, in a release that the tables have, and for builds on x86_64.
+// LockedPackages returns the Python packages of a toolchain if they are in the lock of package
+// dockerfiles: for a torch from the package index, in a release in the tables, and for builds on
+// x86_64.
 func LockedPackages(tc compat.Toolchain) (dockerfiles.Packages, bool) {
 	if tc.Index != "" || tc.BuildMachine() != wheel.X86 {
 		return dockerfiles.Packages{}, false
@@ -358,11 +358,11 @@ func (p *Plan) setDigest() error {
 	return nil
 }
 
-// siteScript passes the settings of the site to a script.
+// siteScript passes the site's settings to a script.
 const siteScript = "site.sh"
 
-// sourceStep provides the sources. A release is fetched in the build; all other sources are a
-// clean copy that dsbuild has made, identified by its hash.
+// sourceStep provides the sources. A release is downloaded in the build; all other sources are a
+// clean copy, identified by its hash.
 func sourceStep(src Source) Step {
 	if src.Kind != SourceRelease {
 		return Step{
@@ -404,13 +404,13 @@ const CompileScript = "compile.sh"
 // partVariable is the name of an additional part, in the environment of its compile step.
 const partVariable = "DSBUILD_PART"
 
-// turns returns a number for jobs.py, which all parts of a wheel share and no other wheel has.
+// turns returns a number for jobs.py that is the same for all parts of a wheel and unique to it.
 func (p *Plan) turns() string {
 	sum := sha256.Sum256([]byte(fmt.Sprint(p.Source.Version, p.Source.SHA256, p.Manifest.Variants, p.Manifest.Env)))
 	return hex.EncodeToString(sum[:4])
 }
 
-// stableFiles returns the names of the scripts and headers that build over torch's stable ABI, if env asks for it.
+// stableFiles returns the names of the scripts and headers for torch's stable ABI, if env selects it.
 func stableFiles(env map[string]string) []string {
 	if env[abiVariable] != string(wheel.StableABI) {
 		return nil
@@ -423,7 +423,7 @@ func stableFiles(env map[string]string) []string {
 		return err
 	})
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // embedded in the program
 	}
 	if env[crossVariable] != "" {
 		files = append(files, "standins.py")
@@ -466,7 +466,7 @@ func (p *Plan) stripStep() Step {
 	return s
 }
 
-// packStep names the format in its environment, so that it is part of the plan's digest.
+// packStep has the format in its environment, so that it is part of the plan's digest.
 func packStep(tc compat.Toolchain) Step {
 	s := Step{
 		Name: PackStep, Title: "tag, pin torch, add the manifest and the SBOM", Image: Local, Inputs: []string{StripStep},
@@ -501,12 +501,13 @@ const (
 	SmokeStep   = "smoke"
 	BuildFile   = "build.json"
 
-	byteCodeFile = "bytecode.xz" // next to BuildFile, if that mentions it
+	byteCodeFile = "bytecode.xz" // next to BuildFile, if listed there
 
 	NotRunFile = "not-run"
 )
 
-// smokeStep passes the ops with device code to the script: they load without a GPU, but do not run.
+// smokeStep passes the ops with device code to the script, because they load without a GPU, but do
+// not run.
 func (p *Plan) smokeStep() Step {
 	tc := p.Toolchain()
 	s := Step{
@@ -530,7 +531,7 @@ func (p *Plan) smokeStep() Step {
 	return s
 }
 
-// addCross adds crossVariable to the environment of a step, if it has a value.
+// addCross adds crossVariable to the environment of a step for a cross build.
 func addCross(env map[string]string, tc compat.Toolchain) {
 	if machine := crossMachine(tc); machine != "" {
 		env[crossVariable] = machine
@@ -544,8 +545,8 @@ const versionVariable = "DS_BUILD_STRING"
 // buildEnv returns the environment of the compile step, without versionVariable.
 func buildEnv(tc compat.Toolchain, keepDebug bool) map[string]string {
 	env := map[string]string{
-		// Without it a machine with no GPU builds for the accelerator "cpu",
-		// which has no utils and skips it silently.
+		// Without it, a machine without a GPU builds for the accelerator "cpu", which silently
+		// omits utils.
 		"DS_ACCELERATOR":  "cuda",
 		"DS_ENABLE_NINJA": "1",
 		"DSBUILD_CPU":     string(tc.CPU),
@@ -553,23 +554,23 @@ func buildEnv(tc compat.Toolchain, keepDebug bool) map[string]string {
 		"DSBUILD_OPS":     opArchs(tc),
 		// DeepSpeed itself sets the C++ standard of the torch that it was released for.
 		"DSBUILD_CXX_STANDARD": tc.Standard,
-		// An extension may need C and C++ libraries no newer than torch itself needs, since 2.7.
-		// The libraries of the base are newer.
+		// Extensions may require only the C and C++ libraries that torch has required since 2.7.
+		// The base's libraries are newer.
 		"DSBUILD_FLOOR":    wheel.PlatformFloors(compat.LinkGlibc, tc.CPU.Machine()).Versions(),
 		"CCACHE_MAXSIZE":   "5G",
 		"CCACHE_NOHASHDIR": "1",
-		// ccache identifies a compiler by its bytes, not by its time of installation. A toolchain
-		// that is made again, or on another machine, so finds the objects of an earlier one.
+		// ccache identifies a compiler by its bytes, not by its time of installation, so that a
+		// recreated toolchain, also on another machine, finds the objects of an earlier one.
 		"CCACHE_COMPILERCHECK": "content",
-		// torch would put ccache before the wrapper. ccache would then not see the wrapper's
-		// decisions.
+		// torch would run ccache before the wrapper, so that ccache would not see the wrapper's
+		// changes.
 		"TORCH_NO_COMPILER_WRAPPER": "1",
 		"SOURCE_DATE_EPOCH":         epoch,
 		"PYTHONHASHSEED":            "0",
 	}
 	if tc.Nvcc && !strings.HasPrefix(tc.Toolkit+".", tc.CUDA+".") {
-		// Versions with the same major version work together. DeepSpeed knows only the pairs that
-		// existed when it was released.
+		// Toolkits of one major version are compatible. DeepSpeed knows only the pairs that existed
+		// when it was released.
 		env["DS_SKIP_CUDA_CHECK"] = "1"
 	}
 	if len(tc.Archs) > 0 {
@@ -580,7 +581,7 @@ func buildEnv(tc compat.Toolchain, keepDebug bool) map[string]string {
 	}
 	if tc.ABI == wheel.StableABI {
 		env[abiVariable], env["DSBUILD_TORCH_MIN"] = string(wheel.StableABI), compat.StableTorch
-		// dsbuild's headers need C++20, whatever torch does.
+		// dsbuild's headers need C++20 with every torch.
 		env["DSBUILD_CXX_STANDARD"] = "20"
 	}
 	addCross(env, tc)
@@ -593,8 +594,8 @@ func buildEnv(tc compat.Toolchain, keepDebug bool) map[string]string {
 	return env
 }
 
-// opArchs returns the names of the ops. An op that is not built for all archs has its own behind
-// its name.
+// opArchs returns the names of the ops. The archs follow the name of an op that is not built for
+// all archs.
 func opArchs(tc compat.Toolchain) string {
 	var words []string
 	for _, o := range tc.Ops {
@@ -627,8 +628,8 @@ func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, 
 	return v.Contents, nil
 }
 
-// audit compares a finished wheel with its own metadata and with the plan, but for glibc: the same wheel may have been
-// built for other nodes.
+// audit compares a finished wheel with its own metadata and with the plan, except the glibc, because the same wheel
+// may have been built for other nodes.
 func (p *Plan) audit(ctx context.Context, file string) error {
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {
@@ -640,7 +641,8 @@ func (p *Plan) audit(ctx context.Context, file string) error {
 	return nil
 }
 
-// auditFindings compares the content of a wheel with the plan. An empty glibc accepts any.
+// auditFindings compares the content of a wheel with the plan. If glibc is empty, it is not
+// compared.
 func (p *Plan) auditFindings(c wheel.Contents, glibc string) []string {
 	archs, tc := map[string][]wheel.Arch{}, p.Toolchain()
 	for _, o := range tc.Ops {
@@ -672,7 +674,7 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	}
 	disk, took := "25 GB", p.duration()
 	if p.Base.Host {
-		disk = "15 GB" // no engine and no image
+		disk = "15 GB" // without an engine and images
 	}
 	if stored {
 		took = "about a second (cached)"
@@ -693,7 +695,7 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 
 // duration describes the estimated time of a build.
 func (p *Plan) duration() string {
-	sets := 0 // of device code
+	sets := 0 // builds of device code
 	for _, part := range p.Parts {
 		for _, op := range part.Ops {
 			sets += len(op.Archs)

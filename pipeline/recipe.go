@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// recipeFile has the number of the recipe, and the digests of the default plans that belong to it: a test fails if these
-// change and the number does not rise. Installers take the wheel with the higher number.
+// recipeFile has the number of the recipe and the digests of its default plans: a test fails if these change and the
+// number is not increased. Installers prefer the wheel with the higher number.
 //
 //go:embed recipe.json
 var recipeFile []byte

@@ -30,13 +30,13 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Releases looks up releases that the tables do not know: of DeepSpeed in the package indexes of a site, of
-// torch in torch's own. It adds its findings to the tables, and the resolver decides by these. If an index
-// does not answer, the tables stay unchanged. A lookup fails only when it is interrupted.
+// Releases looks up releases that are not in the tables: of DeepSpeed in a site's package indexes, of torch
+// in torch's own. It adds them to the tables that the resolver uses. If an index does not respond, the
+// tables stay unchanged. A lookup fails only if it is interrupted.
 type Releases struct {
 	client  *pyindex.Client
 	indexes []string // the package index, then the additional ones
-	torch   string   // below it lie torch's own indexes: cu126, cu128
+	torch   string   // URL prefix of torch's own indexes: cu126, cu128
 }
 
 // The default indexes.
@@ -55,8 +55,8 @@ func (n Network) Releases() *Releases {
 	}
 }
 
-// Transport reaches servers in the same way as pip and uv: through the site's proxies, with its
-// certificates. It has the policy of tries and time limits of internal/httpclient.
+// Transport uses the site's proxies and certificates, as pip and uv do, with the retries and
+// timeouts of internal/httpclient.
 func (n Network) Transport() http.RoundTripper {
 	all := n.variables["ALL_PROXY"]
 	proxy := httpproxy.Config{
@@ -86,8 +86,8 @@ func (f *Found) addNote(format string, args ...any) {
 	f.Notes = append(f.Notes, fmt.Sprintf(format, args...))
 }
 
-// DeepSpeed looks up a release of DeepSpeed, or compat.Latest, the newest. The hash
-// that the index has for its source distribution becomes part of the plan.
+// DeepSpeed looks up a release of DeepSpeed, or compat.Latest. The index's hash of the source
+// distribution becomes part of the plan.
 func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string) (Found, error) {
 	f := Found{Tables: t, Version: asked}
 	known := lists.Map(t.DeepSpeeds, func(d compat.DeepSpeed) string { return d.Version })
@@ -171,7 +171,7 @@ func ReadSdist(ctx context.Context, client *pyindex.Client, sdist pyindex.File) 
 	return sources, nil
 }
 
-// maxSdist bounds a source distribution, of which DeepSpeed's have a thirtieth.
+// maxSdist limits a source distribution to 30 times the size of DeepSpeed's.
 const maxSdist = 64 << 20
 
 // Torch looks up the torch that s names in torch's own indexes, one for each CUDA, if the tables lack it
@@ -191,7 +191,7 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, request wheel.Re
 		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
 			f.addNote("%s is not in dsbuild's tables, "+
 				"and PyTorch's index did not respond (set a mirror with %s): %v", askedTorch(request), torchIndexes, err)
-			return f, nil // another of them would not answer either
+			return f, nil // the other indexes would not respond either
 		}
 		row := compat.Torch{CUDA: cuda, Index: name, SHA256: map[string]string{}}
 		for _, file := range files {

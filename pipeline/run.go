@@ -16,19 +16,19 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Runner makes the wheels of plans. It takes a wheel from the store if it is there. Otherwise a
-// builder makes the wheel, and the runner audits it.
+// Runner builds the wheels of plans. If the store does not have a wheel, a builder builds it, and
+// the runner audits it.
 type Runner struct {
 	Store   Store
-	Dir     string // where wheels are put (-o)
-	Logs    string // where the logs of builds are kept
+	Dir     string // output directory (-o)
+	Logs    string // directory of build logs
 	Version string // dsbuild's own, for the manifest
 	Jobs    int    // compile jobs (default: one per core)
 	NoCache bool   // ignore the store, recompile and retest
 	// Builder is called only when something has to be built.
 	Builder func(context.Context) (Builder, error)
 	Report  ui.Reporter
-	Network Network // whose secrets are kept out of all that is said and written
+	Network Network // its secrets are removed from messages and files
 
 	// Sign signs the wheel at path once it is in Dir. It may be nil.
 	Sign func(path string) error
@@ -46,8 +46,8 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	return a, r.Network.Error(err)
 }
 
-// SignExported signs a wheel that Export has put into a directory, and lists the signature there. It signs only a wheel
-// that matches its own metadata.
+// SignExported signs an exported wheel, if it matches its own metadata, and adds the signature to the directory's
+// SHA256SUMS.
 func SignExported(ctx context.Context, path string, sign func(path string) error) error {
 	v, err := wheel.Verify(ctx, path)
 	if err == nil {
@@ -71,7 +71,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	if !r.NoCache {
 		var a wheel.Artifact
 		ok, err := r.Store.withStoredWheel(ctx, p.Digest, p.audit, func(kept StoredWheel) (err error) {
-			// The same wheel, which may have been requested for newer nodes.
+			// The cached wheel may have been built for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain().Glibc); len(findings) > 0 {
 				return wheel.MismatchError(kept.Manifest.Name, findings)
 			}
@@ -160,7 +160,7 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		// Add the log's place to the hint of the error.
+		// Add the log's path to the error's hint.
 		log := file.Name()
 		where := "full log: " + log
 		if advice := fault.Hint(err); advice != "" {
@@ -171,7 +171,7 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 	return builder.Name(), nil
 }
 
-// placeWheel puts a finished wheel into the output directory.
+// placeWheel writes a finished wheel to the output directory.
 func (r Runner) placeWheel(ctx context.Context, w StoredWheel) (wheel.Artifact, error) {
 	if r.claim != nil {
 		if err := r.claim(w.Manifest.Name); err != nil {
@@ -184,7 +184,7 @@ func (r Runner) placeWheel(ctx context.Context, w StoredWheel) (wheel.Artifact, 
 // DefaultLogs returns the directory of the user's build logs.
 func DefaultLogs() string { return filepath.Join(xdg.StateHome, "dsbuild", "logs") }
 
-// keptLogs bounds the number of kept build logs. One has up to some megabytes.
+// keptLogs is the number of kept build logs, each of up to a few megabytes.
 const keptLogs = 200
 
 // createLog opens the file that keeps all output of one build, and removes the oldest of these files.

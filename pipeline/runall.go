@@ -16,9 +16,9 @@ type Result struct {
 	Err      error
 }
 
-// RunAll builds wheels one after another and returns the results in the order of the plans, which have names. Equal
-// plans are built once. A failed build does not stop the others; the end of ctx stops all. The store notes the key of
-// each wheel. If done is not nil, it is called with each result as soon as it exists.
+// RunAll builds wheels sequentially and returns the results in the order of the plans, which have names. Equal plans
+// are built once. A failed build does not stop the others; the end of ctx stops all. Each wheel's key is added to the
+// store. If done is not nil, it is called with each result immediately.
 func (r Runner) RunAll(ctx context.Context, plans []*Plan, done func(Result)) []Result {
 	results := make([]Result, len(plans))
 	first := map[string]*Result{} // by digest

@@ -18,8 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Store keeps finished wheels by plan digest: one directory each, with the wheel and its
-// manifest. If there are more than Keep, it removes the least recently used ones.
+// Store keeps finished wheels by plan digest, in a directory each with the wheel and its manifest.
+// It removes the least recently used wheels if there are more than Keep.
 type Store struct {
 	Dir  string
 	Keep int
@@ -46,20 +46,20 @@ func (s Store) withStoredWheel(
 		}
 		var kept StoredWheel
 		if kept, ok = readStored(entry, names[0], digest); !ok {
-			return nil // built again, which replaces the entry
+			return nil // a rebuild replaces the entry
 		}
 		if ok = audit(ctx, kept.File) == nil; !ok {
 			return context.Cause(ctx)
 		}
 		now := time.Now()
-		_ = os.Chtimes(entry, now, now) // only the order of pruning hangs on it
+		_ = os.Chtimes(entry, now, now) // affects only the order of pruning
 		return use(kept)
 	})
 	return ok && err == nil, err
 }
 
-// readStored returns the wheel that a manifest in dir is about; ok is false if one of its files is missing or
-// damaged, or if it is the wheel of another plan.
+// readStored returns the wheel of a manifest in dir; ok is false if one of its files is missing or damaged,
+// or if it belongs to another plan.
 func readStored(dir, manifest, digest string) (w StoredWheel, ok bool) {
 	text, err := os.ReadFile(filepath.Join(dir, manifest))
 	if err != nil {
@@ -122,8 +122,8 @@ func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 	})
 }
 
-// LeastRecentlyUsed returns the directories except the keep most recently used ones. A directory that
-// does not exist counts as never used.
+// LeastRecentlyUsed returns the directories except the keep most recently used ones. A missing
+// directory is treated as never used.
 func LeastRecentlyUsed(dirs []string, keep int) []string {
 	used := map[string]time.Time{}
 	for _, dir := range dirs {
@@ -142,8 +142,8 @@ type StoredWheel struct {
 	Provenance []byte // the in-toto statement
 }
 
-// Export puts a wheel, its manifest and its statement into dir, and writes dir's SHA256SUMS again.
-// Each file appears only when it is complete. Several callers may do so at once.
+// Export writes a wheel, its manifest and its statement to dir, and updates SHA256SUMS. Files are
+// written atomically. It is safe for concurrent use.
 func Export(ctx context.Context, w StoredWheel, dir string) (wheel.Artifact, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wheel.Artifact{}, err
@@ -203,12 +203,12 @@ func (w StoredWheel) copySignatures(path string, same bool) error {
 	return err
 }
 
-// writeByteCode copies the byte code to path, if there is any: a wheel works without it.
+// writeByteCode copies the byte code to path, if there is any.
 func (w StoredWheel) writeByteCode(path string) error {
 	from := w.File + wheel.ByteCodeSuffix
 	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) || w.Manifest.ByteCode == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err // that of another build with this name
+			return err // of another build with this name
 		}
 		return nil
 	}

@@ -40,7 +40,7 @@ func writeSums(dir, mine string) error {
 	}
 	var house []os.DirEntry
 	if info, err := os.Lstat(filepath.Join(dir, wheel.WheelhouseDir)); err == nil && info.IsDir() {
-		house, _ = os.ReadDir(filepath.Join(dir, wheel.WheelhouseDir)) // unreadable: nothing of it is listed
+		house, _ = os.ReadDir(filepath.Join(dir, wheel.WheelhouseDir)) // an unreadable wheelhouse is not listed
 	}
 	for _, e := range house {
 		if ofWheel(e.Name()) || e.Name() == wheel.BundleName {
@@ -64,7 +64,7 @@ func writeSums(dir, mine string) error {
 	var b strings.Builder
 	for _, name := range names {
 		if !isPlain(filepath.Join(dir, name)) {
-			continue // a folder of that name, a pipe, a link to any file of the user's
+			continue // a directory, a pipe, or a link to any file of the user
 		}
 		line := before[name]
 		if line == "" || name == mine || strings.HasPrefix(name, mine+".") || strings.HasPrefix(name, mine+"/") {
