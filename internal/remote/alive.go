@@ -14,10 +14,10 @@ import (
 type aliveConn struct {
 	net.Conn
 	heard atomic.Int64
-	ended func() // if set, called when the other side ends the connection
+	ended func() // if set, called when the peer closes the connection
 
 	closed  atomic.Bool // closed on this side
-	greeted atomic.Bool // the version has come, or more text than any node sends before it
+	greeted atomic.Bool // the version was received, or more text than a node sends before it
 	mu      sync.Mutex
 	first   []byte // the text before the version
 }
@@ -72,9 +72,9 @@ func (a *aliveConn) said() string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// keepAlive sends keepalives to an unresponsive node, and aborts the connection after limit intervals.
-// Every byte from the node counts, because the answer to a keepalive waits behind a big file on a
-// slow line.
+// keepAlive sends keepalives to an unresponsive node, and aborts the connection after limit intervals
+// without data. Any byte from the node resets the count, because the reply to a keepalive may be
+// queued after a large file on a slow link.
 func (c *sshConn) keepAlive(every time.Duration, limit int) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -104,14 +104,13 @@ func (c *sshConn) keepAlive(every time.Duration, limit int) {
 				ask()
 				<-asked
 			}()
-		default: // one request is open already
+		default: // a request is already pending
 		}
 	}
 }
 
-// keepAliveRequest returns a function that sends the node a request, or nil if the node has nothing to answer.
-// A master closes a connection that sends a request outside of a session, so the request is sent in an open
-// session there.
+// keepAliveRequest returns a function that sends a keepalive request, or nil if the node could not reply. A
+// master closes a connection that sends a global request, so there the request is sent in an open session.
 func (c *sshConn) keepAliveRequest() func() {
 	const name = "keepalive@openssh.com"
 	if c.master == nil {

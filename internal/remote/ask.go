@@ -21,18 +21,18 @@ type Prompter interface {
 	Ask(ctx context.Context, question string, echo bool) (string, error)
 }
 
-// patience limits the time a question stays open. It equals sshd's default LoginGraceTime.
+// patience is the timeout of a prompt: sshd's default LoginGraceTime.
 const patience = 2 * time.Minute
 
-// Answers keeps the user's answers during a run, so that nothing is asked twice. Answers are kept in
-// memory and used only for the login they belong to.
+// Answers caches the user's answers during a run, so that the user is prompted once. Answers stay in
+// memory, and each is used only for its own logins.
 type Answers struct {
 	prompter Prompter // may be nil
 
 	one chan struct{} // held while a question is open
 
 	mu     sync.Mutex
-	absent error // why prompts are not answered, once known
+	absent error // why there are no answers, once known
 	given  map[string]*secret
 }
 
@@ -104,9 +104,9 @@ type secretTrial struct {
 	first   bool // this login is the first to try the secret
 }
 
-// beginTrial returns the secret called key, prompting for it the first time. Until the secret is
-// proven, only one login uses it and the others wait. Otherwise a typing error would be sent to a
-// thousand nodes, and each would count it as a failed login.
+// beginTrial returns the secret called key, prompting for it the first time. Until a login has
+// succeeded with the secret, only one login uses it and the others wait. Otherwise a typing error
+// would be a failed login on a thousand nodes.
 func (a *Answers) beginTrial(ctx context.Context, key string, ask func() (string, error)) (*secretTrial, error) {
 	for {
 		a.mu.Lock()

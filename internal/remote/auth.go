@@ -40,7 +40,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// keySet holds the keys that one authentication can try. It is opened for one handshake.
+// keySet holds the keys for one handshake.
 type keySet struct {
 	signers []ssh.Signer
 	labels  []string // one for each signer
@@ -108,7 +108,7 @@ func (k *keySet) gather(t Target, held []ssh.Signer) {
 	k.addAgent(others)
 }
 
-// noKeyError is a login that dsbuild did not try. It is an ErrAuth.
+// noKeyError means that there was nothing to log in with. It is an ErrAuth.
 type noKeyError struct{}
 
 func (noKeyError) Error() string        { return "no usable SSH key" }
@@ -149,7 +149,7 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 	return signers
 }
 
-// notice records an error of this process, such as too many open files, that is unrelated to a key.
+// notice records an error that is unrelated to a key, such as too many open files.
 func (k *keySet) notice(err error) {
 	if tooManyFiles(err) {
 		k.full = err

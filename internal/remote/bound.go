@@ -28,7 +28,8 @@ func (b *Limiter) Count(n int) {
 	}
 }
 
-// Limits on a short answer: on its kept bytes, and on all bytes including the output of the login shell's start files.
+// Limits of a short answer: of its kept bytes, and of all bytes including the output of the login shell's startup
+// files.
 const (
 	maxAnswer = 64 << 10
 	maxNoise  = 16 << 20

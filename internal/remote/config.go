@@ -36,7 +36,7 @@ type clientConfig struct {
 
 func newClientConfig(file string, note func(string)) *clientConfig {
 	c := &clientConfig{file: file, said: map[string]settings{}}
-	// Each ssh -G is a process that ends right after its start, so one for each CPU may run.
+	// ssh -G is short-lived and bound by the CPU, so one per CPU may run.
 	c.asking = make(chan struct{}, max(4, runtime.GOMAXPROCS(0)))
 	c.ssh = sync.OnceValue(func() string {
 		program, err := exec.LookPath("ssh")
@@ -102,8 +102,7 @@ func (s settings) value(key string) string {
 	return ""
 }
 
-// says reports whether the first value of key is answer, yes or no. ssh may print true or false
-// instead.
+// says reports whether the first value of key is answer, yes or no (ssh may print true or false).
 func (s settings) says(key, answer string) bool {
 	other := map[string]string{"yes": "true", "no": "false"}[answer]
 	v := s.first(key)
@@ -178,7 +177,7 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if s, ok := known(); ok { // another node asked meanwhile
+	if s, ok := known(); ok { // looked up for another node in the meantime
 		return s, nil
 	}
 	s, same, err := c.ask(ctx, alias, append(args, alias))
@@ -269,7 +268,7 @@ func filesOf(debug string) configFiles {
 	return c
 }
 
-// configWords splits a line of ssh_config.
+// configWords splits a line of ssh_config into words.
 func configWords(line string) []string {
 	return strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n\f=\"", r) })
 }
@@ -287,8 +286,8 @@ func mention(args []string, key string) bool {
 	})
 }
 
-// forEveryHost reports whether the files have no line for only some hosts. One ssh process would then do for all:
-// one for each of a thousand nodes would take as long as dsbuild verify.
+// forEveryHost reports whether no line of the files is for only some hosts. Then one ssh process is enough: with
+// one per node, a thousand nodes would take as long as dsbuild verify.
 func (c configFiles) forEveryHost() bool {
 	for _, words := range c.lines {
 		switch words[0] {

@@ -40,7 +40,7 @@ type sshConn struct {
 	verdict atomic.Pointer[string]
 	noSFTP  atomic.Bool   // an earlier upload found no SFTP there
 	dead    chan struct{} // closed once the connection has ended
-	gone    chan struct{} // closed once the other side has closed it, too
+	gone    chan struct{} // closed once the peer has also closed it
 	ended   sync.Once
 	once    sync.Once
 
@@ -51,8 +51,8 @@ type sshConn struct {
 	sessions map[*ssh.Session]bool // the open ones
 
 	redial    func(context.Context) (*sshConn, error) // opens another connection to the node; may be nil
-	extending chan struct{}                           // held by who reads or sets next
-	next      *sshConn                                // for the sessions that find no room here
+	extending chan struct{}                           // guards next
+	next      *sshConn                                // for sessions beyond this connection's MaxSessions
 }
 
 func newConn(t Target, client *ssh.Client, socket *aliveConn, m *master) *sshConn {
@@ -209,7 +209,7 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	return next.Run(ctx, cmd)
 }
 
-// explain turns an error of a session into the error for the caller of Run.
+// explain converts a session's error for the caller of Run.
 func (c *sshConn) explain(err error) error {
 	var ended *endedError
 	switch {

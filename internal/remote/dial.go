@@ -62,7 +62,7 @@ type SSH struct {
 	logins   *loginLimiter
 	answers  *Answers
 	openSSH  func() (string, error) // finds the ssh to run
-	ignored  sync.Map               // settings that the user was told dsbuild ignores
+	ignored  sync.Map               // ignored settings that were already reported
 	sessions sync.Map               // *atomic.Int64: the open ones through each of the user's masters, by socket
 }
 
@@ -104,14 +104,15 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	return c, nil
 }
 
-// dialNode connects to a resolved target. The connection opens more connections if the node allows few sessions.
+// dialNode connects to a resolved target. If the node allows few sessions, the connection opens additional
+// connections.
 func (d *SSH) dialNode(ctx context.Context, t Target) (*sshConn, error) {
 	c, err := d.dialRetry(ctx, d.opt.MaxAttempts, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
 		return !errors.As(err, new(throttledError)) && !errors.As(err, new(timeoutError)) &&
 			(errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
 	})
 	if err == nil {
-		t.ControlPaths = []string{} // the user's master would have no room either
+		t.ControlPaths = []string{} // the user's master is at the same limit
 		c.redial = func(ctx context.Context) (*sshConn, error) { return d.dialNode(ctx, t) }
 	}
 	return c, err
@@ -201,8 +202,8 @@ func (d *SSH) jumpTo(
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialAttempts is the number of connection attempts at a node that throttles. sshd does so before
-// authentication, and does not count it as a failed login.
+// dialAttempts is the number of connection attempts to a node that throttles, which sshd does
+// before authentication and does not treat as a failed login.
 const dialAttempts = 5
 
 // connect opens one hop. It calls attempt, and retries while the node throttles.
@@ -315,8 +316,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 
 func hostPort(t Target) string { return net.JoinHostPort(t.Address, strconv.Itoa(t.Port)) }
 
-// knownAs returns the address under which known_hosts lists t. ssh writes an alias there without a
-// port.
+// knownAs returns t's name in known_hosts. ssh writes an alias there without a port.
 func knownAs(t Target) string {
 	if t.HostKeyAlias != "" {
 		return net.JoinHostPort(t.HostKeyAlias, "22")
