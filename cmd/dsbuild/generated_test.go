@@ -222,6 +222,7 @@ func outdent(text string) string {
 // tablesPage is docs/tables.md: what the commands that list what dsbuild knows print.
 func tablesPage(t *testing.T) string {
 	t.Helper()
+	t.Setenv("COLUMNS", "80") // as for the commands of all pages
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The tables\n\n<!-- made by: %s -->\n\n", regenerate)
 	b.WriteString("GPUs, ops, toolchains, lint rules and signs of failure, as the program knows them. `--json` prints the first four for programs.\n" +
