@@ -41,7 +41,7 @@ func (a *evaluation) evaluate() {
 	}
 	a.chooseABI()
 	if a.toolchain.ABI == wheel.StableABI && a.request.CPU == "" {
-		a.toolchain.CPU = wheel.CompleteLevels(a.machine)[0]
+		a.toolchain.CPU = wheel.CPULevels(a.machine)[0]
 	}
 	a.checkMachine()
 	a.checkHost()
@@ -60,7 +60,7 @@ func (a *evaluation) evaluate() {
 	ptx := wheel.Capabilities(slices.DeleteFunc(slices.Clone(a.toolchain.Archs), func(arch wheel.Arch) bool { return !arch.PTX }), false)
 	if len(ptx) > 0 && olderDriver(a.request.Driver, a.cuda.PTXDriver) {
 		a.addWarning("PTX of CUDA %s needs driver %s or newer, not %s: newer GPUs than arch %s cannot use it with that driver",
-			firstTwo(a.toolchain.Toolkit), a.cuda.PTXDriver, a.request.Driver, joinWords(ptx))
+			firstTwo(a.toolchain.Toolkit), a.cuda.PTXDriver, a.request.Driver, lists.And(ptx))
 	}
 }
 
@@ -179,10 +179,10 @@ func (a *evaluation) otherBaseConflict() string {
 	}
 	switch asked := a.request.Python; {
 	case asked != "" && !home.hasPython(asked):
-		but = append(but, fmt.Sprintf("which has Python %s, not %s", joinWords(home.Pythons), asked))
+		but = append(but, fmt.Sprintf("which has Python %s, not %s", lists.And(home.Pythons), asked))
 	case len(home.pythonsFor("", a.torch)) == 0:
 		but = append(but, fmt.Sprintf("which has Python %s, for which torch %s has no wheels",
-			joinWords(home.Pythons), a.torch.Version))
+			lists.And(home.Pythons), a.torch.Version))
 	}
 	return fmt.Sprintf("%s (%s) comes from %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
 }
@@ -314,7 +314,7 @@ func (a *evaluation) fitOp(op *Op) string {
 	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
 		sources := lists.Map(op.Needs.CUDASources, func(r CUDASource) string { return string(r) })
-		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, joinWords(sources), a.source.Source)
+		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, lists.And(sources), a.source.Source)
 	}
 	if op.DeviceCode && !a.source.Nvcc {
 		return "device code needs nvcc, which the Python packages of CUDA " + a.torch.CUDA + " do not include"
@@ -326,7 +326,7 @@ func (a *evaluation) fitOp(op *Op) string {
 	}
 	if len(left) > 0 {
 		a.addWarning("%s is compiled for %s, but not for %s: it %s",
-			op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), why)
+			op.Name, lists.And(wheel.Capabilities(op.Archs, false)), lists.And(left), why)
 	}
 	return ""
 }
@@ -455,7 +455,7 @@ func (a *evaluation) chooseGCC() {
 	if fixed := a.source.GCC; fixed != "" {
 		a.toolchain.GCC = fixed
 		if len(gccs) > 0 && !slices.Contains(gccs, fixed) {
-			a.addConflict("%s needs gcc %s, %s has %s", a.source.Title, fixed, a.host.Name, joinWords(gccs))
+			a.addConflict("%s needs gcc %s, %s has %s", a.source.Title, fixed, a.host.Name, lists.And(gccs))
 		}
 		return
 	}
@@ -477,7 +477,7 @@ func (a *evaluation) chooseGCC() {
 			limit = fmt.Sprintf(", and CUDA %s supports no gcc newer than %s", a.cuda.Version, newest)
 		}
 		a.addConflict("torch %s needs gcc %s or newer%s; %s has gcc %s",
-			a.torch.Version, a.torch.OldestGCC, limit, a.host.Name, joinWords(gccs))
+			a.torch.Version, a.torch.OldestGCC, limit, a.host.Name, lists.And(gccs))
 	}
 }
 
@@ -493,7 +493,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	withBF16 := Toolchain{Ops: slices.DeleteFunc(slices.Clone(a.ops), func(o Op) bool { return !o.BF16 })}.OpNames(true)
 	if len(withBF16) > 0 && len(a.archs) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
 		a.addWarning("arch %s disables BF16 in %s for the whole wheel: build a separate wheel for this arch",
-			tc.Archs[0].Capability(), joinWords(withBF16))
+			tc.Archs[0].Capability(), lists.And(withBF16))
 	}
 	if tc.Index != "" {
 		a.addNote("torch %s for CUDA %s comes from PyTorch's index, %s", tc.Torch, tc.CUDA, tc.Index)
@@ -515,7 +515,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 		}
 		if len(made) > 0 {
 			a.addNote("nvcc %s does not support arch %s: a newer ptxas compiles its code from PTX for 9.0",
-				a.cuda.Version, joinWords(made))
+				a.cuda.Version, lists.And(made))
 		}
 	}
 	for _, arch := range a.archsTorchLacks() { // of --arch alone: a torch of one's own may have it

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -43,7 +44,7 @@ func (e *explainer) checkTorch() {
 	}
 	if python := e.request.Python; python != "" && !slices.Contains(allPythons(torches), python) {
 		e.found.add("%s has no wheels for Python %s, only for %s",
-			e.torchWords(torches[0]), python, joinWords(torches[0].Pythons))
+			e.torchWords(torches[0]), python, lists.And(torches[0].Pythons))
 		e.request.Python = ""
 	}
 }
@@ -92,7 +93,7 @@ func (e *explainer) checkHosts() {
 	case slices.ContainsFunc(e.hosts, func(g BuildHost) bool { return g.hasPython(p) }):
 		return
 	case e.hostsNamed:
-		e.found.add("%s has Python %s, not %s", first.Name, joinWords(first.Pythons), p)
+		e.found.add("%s has Python %s, not %s", first.Name, lists.And(first.Pythons), p)
 	default:
 		e.found.add("no base has Python %s (%s): use your own interpreter (--env PYTHON), another base (--base IMAGE), "+
 			"or --builder host with python%s on PATH (uv python install %s)", p, e.pythonsByHost(), p, p)
@@ -112,7 +113,7 @@ func (e *explainer) pythonsByHost() string {
 		if e.hostsNamed || name == "" {
 			name = g.Name
 		}
-		out = append(out, fmt.Sprintf("%s has %s", name, joinWords(g.Pythons)))
+		out = append(out, fmt.Sprintf("%s has %s", name, lists.And(g.Pythons)))
 	}
 	return strings.Join(out, ", ")
 }
@@ -132,7 +133,7 @@ func (e *explainer) checkPythonOfTorch() {
 		return
 	}
 	e.found.add("%s has wheels for Python %s, but %s",
-		e.torchWords(torches[0]), joinWords(torches[0].Pythons), e.pythonsByHost())
+		e.torchWords(torches[0]), lists.And(torches[0].Pythons), e.pythonsByHost())
 	e.request.Torch, e.request.CUDA = "", ""
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"deps.dev/util/pypi"
-
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -117,7 +116,7 @@ func (c *fitCheck) checkMachine() {
 		c.addReason("built for musl, but this node has glibc %s", c.f.Glibc)
 	}
 	if have := machineOf(c.f.Platform); len(built) > 0 && have != "" && !slices.Contains(built, have) {
-		c.addReason("built for %s, but this node is %s", joinWords(built), have)
+		c.addReason("built for %s, but this node is %s", lists.And(built), have)
 	}
 }
 
@@ -130,7 +129,7 @@ func (c *fitCheck) checkPython() {
 		return
 	}
 	tags := lists.Map(c.tags, func(tag [3]string) string { return tag[0] })
-	built, have := cmp.Or(c.m.Python, joinWords(appendMissing(nil, tags))), c.f.Python
+	built, have := cmp.Or(c.m.Python, lists.And(appendMissing(nil, tags))), c.f.Python
 	if i := slices.IndexFunc(c.tags, func(tag [3]string) bool { return freeThreaded(tag[1]) }); i >= 0 {
 		built += " (" + c.tags[i][1] + ")"
 	}
@@ -206,7 +205,7 @@ func preRelease(version string) bool {
 // same major version, and DeepSpeed rejects a different minor version if it sees a GPU. Other ops load
 // under any CUDA. With the stable ABI, a node whose torch has no CUDA uses only these.
 func (c *fitCheck) checkCUDA() {
-	built, have := joinWords(c.m.CUDAs()), c.f.TorchCUDA
+	built, have := lists.And(c.m.CUDAs()), c.f.TorchCUDA
 	if c.f.Python == "" || c.f.Torch == "" || !c.usesTorch() || built == "" {
 		return
 	}
@@ -214,11 +213,11 @@ func (c *fitCheck) checkCUDA() {
 		switch lost := c.unloadable(have); {
 		case len(lost) == 0:
 		case have == "" && len(lost) < len(c.m.Ops):
-			c.addNote("this node's torch has no CUDA: %s cannot be loaded there", joinWords(lost))
+			c.addNote("this node's torch has no CUDA: %s cannot be loaded there", lists.And(lost))
 		case have == "":
 			c.addReason("built for CUDA %s, but this node's torch has none", built)
 		case slices.Contains(c.m.CUDAs(), wheel.Major(have)):
-			c.addNote("%s has no code for CUDA %s, which this node's torch is built for", joinWords(lost), wheel.Major(have))
+			c.addNote("%s has no code for CUDA %s, which this node's torch is built for", lists.And(lost), wheel.Major(have))
 		default:
 			c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
 		}
@@ -442,7 +441,7 @@ func (c *fitCheck) deviceCodeNames() string {
 	for _, p := range c.m.PTX {
 		out = append(out, "PTX for "+p)
 	}
-	return joinWords(out)
+	return lists.And(out)
 }
 
 // checkDriver compares the node's driver with the oldest driver for the wheel's CUDA, or torch's if the wheel has no

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -106,7 +107,7 @@ func (a *evaluation) gain(flag string) string {
 	case flag == "--base":
 		text += " on " + a.host.Name
 	case flag == "--ops":
-		text += " with " + joinWords(a.toolchain.OpNames(false))
+		text += " with " + lists.And(a.toolchain.OpNames(false))
 	case flag == "--cpu":
 		text += ", for CPUs of " + a.machine
 	case flag == "--min-driver":

@@ -60,7 +60,7 @@ func (r *groupReasons) namesWhere(is func(node.Facts) bool) string {
 	if n := len(names); n > most+1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n-most)
 	}
-	return joinWords(names)
+	return lists.And(names)
 }
 
 // versions lists the versions of a fact of the group's nodes, each once, oldest first.
@@ -77,11 +77,11 @@ func (r *groupReasons) chooseTorch() {
 		m := r.made.manifest()
 		what := fmt.Sprintf("torch's stable ABI: torch %s or newer and Python %s", m.Torch, m.Python)
 		if r.made.toolchain.HasDeviceCode() {
-			what += ", with CUDA " + joinWords(m.CUDAs())
+			what += ", with CUDA " + lists.And(m.CUDAs())
 		}
 		torches := r.versions(func(f node.Facts) string { return firstTwo(f.Torch) })
 		pythons := r.versions(func(f node.Facts) string { return firstTwo(f.Python) })
-		r.addReason("%s: these nodes have torch %s and Python %s", what, joinWords(torches), joinWords(pythons))
+		r.addReason("%s: these nodes have torch %s and Python %s", what, lists.And(torches), lists.And(pythons))
 		return
 	}
 	if len(have) == 1 && r.HasTorch(have[0], r.Request.CUDA, r.Request.Python) {
@@ -101,7 +101,7 @@ func (r *groupReasons) chooseTorch() {
 		return
 	}
 	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s release",
-		what, joinWords(have), firstTwo(r.Request.Torch))
+		what, lists.And(have), firstTwo(r.Request.Torch))
 }
 
 // archWords lists archs as nvcc and torch take them: "8.0;9.0+PTX".
@@ -145,22 +145,22 @@ func (r *groupReasons) explainArchs() {
 		}
 		text := fmt.Sprintf("code for every GPU (%s)", cmp.Or(strings.Join(code, "; "), wheel.ArchList(r.made.toolchain.Archs)))
 		if len(all) > 0 {
-			text += ": these nodes have " + joinWords(all)
+			text += ": these nodes have " + lists.And(all)
 		}
 		out = append(out, text)
 	}
 	for _, a := range r.Request.Archs {
 		if by := names[a.Capability()]; len(by) > 0 {
-			out = append(out, a.Capability()+" for "+joinWords(by))
+			out = append(out, a.Capability()+" for "+lists.And(by))
 		} else {
 			out = append(out, a.String()+" as requested")
 		}
 	}
 	if len(r.Request.GPUs) > 0 {
-		out = append(out, joinWords(r.Request.GPUs)+" as requested")
+		out = append(out, lists.And(r.Request.GPUs)+" as requested")
 	}
 	if len(out) == 0 {
-		r.addReason("only ops without device code, %s: these nodes' torch has no CUDA", joinWords(r.Request.Ops))
+		r.addReason("only ops without device code, %s: these nodes' torch has no CUDA", lists.And(r.Request.Ops))
 	} else {
 		r.addReason("%s", strings.Join(out, ", "))
 	}
@@ -186,7 +186,7 @@ func (r *groupReasons) chooseCPU() {
 		if len(levels) > 1 {
 			text = "of which each node uses the highest that its CPU has"
 		}
-		r.addReason("%s, %s", joinWords(lists.Map(levels, func(l wheel.CPULevel) string { return string(l) })), text)
+		r.addReason("%s, %s", lists.And(lists.Map(levels, func(l wheel.CPULevel) string { return string(l) })), text)
 		return
 	}
 	why := "as requested: every CPU here supports it"
@@ -230,7 +230,7 @@ func (r *groupReasons) explainSplit(classes []*nodeClass) {
 	}
 	more := "the others"
 	if len(archs) > 0 {
-		more = "archs " + joinWords(sortedVersions(archs))
+		more = "archs " + lists.And(sortedVersions(archs))
 	}
 	what := "of torch's stable ABI"
 	if own := classes[0].family; own.torch != "" {

@@ -151,7 +151,7 @@ func (l *lookup) findCUDA() {
 	if !slices.ContainsFunc(l.Torches, func(r Torch) bool { return isCUDA(asked, r.CUDA) }) {
 		all := torchCUDAs(l.Torches)
 		slices.Reverse(all)
-		l.bad.add("the package index has no torch for CUDA %s, only for %s", asked, joinWords(all))
+		l.bad.add("the package index has no torch for CUDA %s, only for %s", asked, lists.And(all))
 		l.request.CUDA = ""
 	}
 }
@@ -159,7 +159,7 @@ func (l *lookup) findCUDA() {
 func (l *lookup) findPython() {
 	asked := l.request.Python
 	if all := allPythons(l.Torches); asked != "" && !slices.Contains(all, asked) {
-		l.bad.add("no torch release has wheels for Python %s, only for %s", asked, joinWords(all))
+		l.bad.add("no torch release has wheels for Python %s, only for %s", asked, lists.And(all))
 		l.request.Python = ""
 	}
 }
@@ -384,7 +384,7 @@ func (t *Tables) unknownGPU(name string) Conflict {
 	if len(near) == 0 {
 		return Conflict{What: what, Advice: []string{all}}
 	}
-	what += " (similar: " + joinWords(near) + ")"
+	what += " (similar: " + lists.And(near) + ")"
 	return Conflict{what, didYouMean(lists.Map(near, QuoteFlag)...)}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -85,9 +86,9 @@ func (w *requirements) whyTorchMinor(torch string) string {
 	}
 	switch {
 	case len(unproven) > 0:
-		return fmt.Sprintf("%s not proven with torch's stable ABI (dsbuild ops)", joinWords(unproven))
+		return fmt.Sprintf("%s not proven with torch's stable ABI (dsbuild ops)", lists.And(unproven))
 	case w.deepspeed.Changed == nil:
-		return fmt.Sprintf("%s not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops)", joinWords(names), w.deepspeed.Version)
+		return fmt.Sprintf("%s not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops)", lists.And(names), w.deepspeed.Version)
 	case !slices.ContainsFunc(w.ops, func(op Op) bool { return w.changed[op.Name] == "" }) && !w.namesOps():
 		return w.whyChanged(w.ops[0])
 	}
@@ -167,7 +168,7 @@ func (a *evaluation) remarkProofs() {
 	}
 	for _, release := range releases {
 		a.addWarning("not proven with torch's stable ABI as in DeepSpeed %s, and omitted: %s; DeepSpeed compiles omitted ops on the node "+
-			"when a job needs them; to build them for one torch, pass --abi torch", release, joinWords(omitted[release]))
+			"when a job needs them; to build them for one torch, pass --abi torch", release, lists.And(omitted[release]))
 	}
 	var loaded []string
 	for _, op := range a.toolchain.Ops {
@@ -176,9 +177,9 @@ func (a *evaluation) remarkProofs() {
 		}
 	}
 	if len(loaded) > 0 {
-		a.addWarning("%s: only loaded with torch's stable ABI; no kernel has run on a GPU", joinWords(loaded))
+		a.addWarning("%s: only loaded with torch's stable ABI; no kernel has run on a GPU", lists.And(loaded))
 	}
 	if ops := a.toolchain.OpNames(false); a.deepspeed.Changed == nil && len(ops) > 0 {
-		a.addWarning("%s: not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops --json)", joinWords(ops), a.deepspeed.Version)
+		a.addWarning("%s: not proven with torch's stable ABI for DeepSpeed %s (dsbuild ops --json)", lists.And(ops), a.deepspeed.Version)
 	}
 }

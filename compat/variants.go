@@ -24,7 +24,7 @@ func (t *Tables) Variants(r wheel.Request, first Toolchain) []Toolchain {
 	}
 	vectors := slices.DeleteFunc(slices.Clone(first.Ops), func(o Op) bool { return o.DeviceCode || !wheel.HasLevels(o.Name) })
 	if r.CPU == "" && len(vectors) > 0 {
-		for _, level := range wheel.CompleteLevels(first.CPU.Machine())[1:] {
+		for _, level := range wheel.CPULevels(first.CPU.Machine())[1:] {
 			tc := first
 			tc.CPU, tc.Ops, tc.Archs, tc.EveryGPU = level, vectors, nil, false
 			out = append(out, tc)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"regexp"
 	"slices"
-	"strings"
 )
 
 // xy matches a version of two numbers.
@@ -50,13 +49,4 @@ func NearestVersions(from string, versions []string) []string {
 		return cmp.Or(cmp.Compare(far(a), far(b)), compareVersions(b, a))
 	})
 	return slices.Compact(out)
-}
-
-// joinWords joins words for a sentence: "3.9, 3.10 and 3.11".
-func joinWords(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " and " + words[last]
 }

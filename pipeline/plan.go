@@ -725,7 +725,7 @@ func (p *Plan) target() []string {
 	}
 	lines := []string{
 		fmt.Sprintf("DeepSpeed %s for torch %s, Python %s, %s", tc.DeepSpeed, torch, python,
-			strings.Join(lists.Map(p.Manifest.CPUs(), func(l wheel.CPULevel) string { return string(l) }), " and ")),
+			lists.And(lists.Map(p.Manifest.CPUs(), func(l wheel.CPULevel) string { return string(l) }))),
 		"ops " + strings.Join(tc.OpNames(false), ", "),
 	}
 	if len(tc.Archs) == 0 {

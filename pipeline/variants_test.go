@@ -139,14 +139,14 @@ func TestPlanParts(t *testing.T) {
 		steps       []string
 		cudas, cpus string
 	}{
-		"complete":    {wheel.Request{}, []string{"compile", "compile-cu12", "compile-v3"}, "12 13", "x86-64-v2 x86-64-v3"},
-		"one CUDA":    {wheel.Request{CUDA: "13"}, []string{"compile", "compile-v3"}, "13", "x86-64-v2 x86-64-v3"},
+		"complete":    {wheel.Request{}, []string{"compile", "compile-cu12", "compile-v3", "compile-v4"}, "12 13", "x86-64-v2 x86-64-v3 x86-64-v4"},
+		"one CUDA":    {wheel.Request{CUDA: "13"}, []string{"compile", "compile-v3", "compile-v4"}, "13", "x86-64-v2 x86-64-v3 x86-64-v4"},
 		"one level":   {wheel.Request{CPU: wheel.CPUv4}, []string{"compile", "compile-cu12"}, "12 13", "x86-64-v4"},
 		"one of each": {wheel.Request{CUDA: "12", CPU: wheel.CPUv2}, []string{"compile"}, "12", "x86-64-v2"},
 		"old GPUs":    {wheel.Request{GPUs: []string{"V100"}, CPU: wheel.CPUv2}, []string{"compile"}, "12", "x86-64-v2"},
 		"new GPUs":    {wheel.Request{GPUs: []string{"B300"}, CPU: wheel.CPUv2}, []string{"compile"}, "13", "x86-64-v2"},
 		"both GPUs":   {wheel.Request{GPUs: []string{"V100", "H100"}, CPU: wheel.CPUv2}, []string{"compile", "compile-cu13"}, "12 13", "x86-64-v2"},
-		"no CUDA":     {wheel.Request{Ops: []string{"cpu_adam", "utils"}}, []string{"compile", "compile-v3"}, "", "x86-64-v2 x86-64-v3"},
+		"no CUDA":     {wheel.Request{Ops: []string{"cpu_adam", "utils"}}, []string{"compile", "compile-v3", "compile-v4"}, "", "x86-64-v2 x86-64-v3 x86-64-v4"},
 		"no vectors":  {wheel.Request{Ops: []string{"utils"}}, []string{"compile"}, "", "x86-64-v2"},
 		"aarch64":     {wheel.Request{Machine: wheel.Arm}, []string{"compile"}, "13", "armv8-a"},
 		"one torch":   {wheel.Request{ABI: wheel.TorchMinor}, []string{"compile"}, "13.2", "x86-64-v3"},

@@ -80,7 +80,7 @@ func (m Manifest) Label(allOps bool) string {
 // completeLevels returns the CPU levels of a complete build: all levels if it has vector code, else the
 // lowest.
 func (m Manifest) completeLevels(machine string) []CPULevel {
-	levels := CompleteLevels(machine)
+	levels := CPULevels(machine)
 	if slices.ContainsFunc(m.OpsRequested, HasLevels) {
 		return levels
 	}

@@ -15,7 +15,7 @@ func complete() wheel.Manifest {
 	return wheel.Manifest{
 		Version: "0.19.8", Source: wheel.Source{Kind: "release", Ref: "0.19.8"}, OpsRequested: wheel.DefaultOps(),
 		CPU: "x86-64-v2", Torch: "2.10", TorchABI: &wheel.TorchABI{Stable: true, Min: "2.10"},
-		Variants: []wheel.Variant{{Name: "cu12", CUDA: "12"}, {Name: "cu13", CUDA: "13"}, {Name: "v2", CPU: "x86-64-v2"}, {Name: "v3", CPU: "x86-64-v3"}},
+		Variants: []wheel.Variant{{Name: "cu12", CUDA: "12"}, {Name: "cu13", CUDA: "13"}, {Name: "v2", CPU: "x86-64-v2"}, {Name: "v3", CPU: "x86-64-v3"}, {Name: "v4", CPU: "x86-64-v4"}},
 	}
 }
 

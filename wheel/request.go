@@ -61,7 +61,8 @@ const (
 // covers only one data type, rounds differently, and crashes on CPUs without SVE (Neoverse N1).
 const CPUArm CPULevel = "armv8-a"
 
-// CPULevels lists the levels that a request for a machine can have, lowest first.
+// CPULevels lists the levels that a request for a machine can have, lowest first. In a complete build, ops with vector code
+// have a variant for each; other ops are built for the lowest.
 func CPULevels(machine string) []CPULevel {
 	if machine == Arm {
 		return []CPULevel{CPUArm}
@@ -73,17 +74,10 @@ func x86Levels() []CPULevel { return []CPULevel{CPUv1, CPUv2, CPUv3, CPUv4} }
 
 // DefaultCPU is the default level of wheels for one torch minor version.
 func DefaultCPU(machine string) CPULevel {
-	levels := CompleteLevels(machine)
-	return levels[len(levels)-1]
-}
-
-// CompleteLevels returns the levels of a complete build for a machine, lowest first. Ops with vector code have a variant
-// for each; other ops are built for the lowest. x86-64-v4 is not included, because no such build has run yet.
-func CompleteLevels(machine string) []CPULevel {
 	if machine == Arm {
-		return []CPULevel{CPUArm}
+		return CPUArm
 	}
-	return []CPULevel{CPUv2, CPUv3}
+	return CPUv3
 }
 
 // HasLevels reports whether an op has vector code, which is faster on a higher level.

@@ -21,7 +21,7 @@ import (
 // there are several, so that no reader takes one of several for the only one: each variant has its own, and
 // Manifest.CUDAs lists them. CUDA is also empty if no op needs it.
 type Variant struct {
-	Name    string                `json:"name"` // cu12, cu13, v2, v3
+	Name    string                `json:"name"` // cu12, cu13, v2, v3, v4
 	Ops     []string              `json:"ops"`
 	CUDA    string                `json:"cuda,omitempty"`    // the major version, if the variant has device code
 	Toolkit string                `json:"toolkit,omitempty"` // X.Y of nvcc and headers

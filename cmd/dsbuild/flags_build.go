@@ -37,7 +37,7 @@ func (f *requestFlags) add(cmd *cobra.Command) {
 	flags.String("torch", "", "`VERSION` torch to build for, X.Y or X.Y.Z (default: the newest compatible release)")
 	flags.String("cuda", "", "`VERSION` CUDA of that torch, X or X.Y (default: every CUDA of the stable ABI's torches, else torch's)")
 	flags.String("python", "", "`X.Y` Python to build for (default: the base's)")
-	flags.Lookup("cpu").Usage += " (default: x86-64-v2 and v3, the loader selects; armv8-a for aarch64; x86-64-v3 with --abi torch)"
+	flags.Lookup("cpu").Usage += " (default: x86-64-v2, v3 and v4, the loader selects; armv8-a for aarch64; x86-64-v3 with --abi torch)"
 	inGroup(cmd, groupTarget, "machine", "min-driver", "target-glibc")
 	inGroup(cmd, groupVersions, "torch", "cuda", "python")
 }

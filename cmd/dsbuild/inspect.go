@@ -31,7 +31,7 @@ code (SASS and PTX), the CPU level of its instructions, the glibc and libstdc++
 symbol versions it requires, and the libraries it loads. CPU is the level that
 the CPU must have; "up to" is the highest level in an extension that selects
 code for the CPU at run time. Several builds of one op are variants: cu12 and
-cu13 for the CUDA of torch, v2 and v3 for CPU levels.
+cu13 for the CUDA of torch, v2 to v4 for CPU levels.
 
 Any wheel works, not only DeepSpeed. Nothing is run, unpacked to disk or sent.`,
 		Annotations: map[string]string{

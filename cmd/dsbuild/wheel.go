@@ -298,7 +298,7 @@ func printWheel(a *app, w wheel.Artifact) error {
 	_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n"+
 		"  ops %s; %s; %s; torch %s, Python %s, glibc %s\n",
 		relativePath(w.Path), ui.Size(w.Size), w.SHA256, took, cached,
-		strings.Join(m.Ops, ", "), holds, strings.Join(cpus, " and "), torch, m.Python, wheel.MinGlibcForInstall(m.Name, m.Glibc))
+		strings.Join(m.Ops, ", "), holds, lists.And(cpus), torch, m.Python, wheel.MinGlibcForInstall(m.Name, m.Glibc))
 	return err
 }
 

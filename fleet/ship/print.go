@@ -9,6 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -179,7 +180,7 @@ func (d *Delivery) describe() []string {
 			code = []string{"CUDA " + tc.CUDA}
 		}
 		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, %s, %s; ops %s; on %s", python, torch,
-			cmp.Or(strings.Join(code, "; "), "any CUDA"), strings.Join(levels, " and "), strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
+			cmp.Or(strings.Join(code, "; "), "any CUDA"), lists.And(levels), strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
 	}
 	for _, why := range d.Why {
 		lines = append(lines, "  "+why)

@@ -13,10 +13,15 @@ func Map[T, U any](items []T, value func(T) U) []U {
 }
 
 // Or joins values for a sentence: "a", "a or b", "a, b or c".
-func Or(values []string) string {
+func Or(values []string) string { return join(values, " or ") }
+
+// And joins values for a sentence: "a", "a and b", "a, b and c".
+func And(values []string) string { return join(values, " and ") }
+
+func join(values []string, before string) string {
 	last := len(values) - 1
 	if last < 1 {
 		return strings.Join(values, "")
 	}
-	return strings.Join(values[:last], ", ") + " or " + values[last]
+	return strings.Join(values[:last], ", ") + before + values[last]
 }

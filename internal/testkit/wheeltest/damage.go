@@ -54,7 +54,7 @@ func damagedCode() []Damage {
 			files[name] = string(elf)
 		}, "archs: op fused_adam cannot be read: it has no section headers"},
 		{"AVX-512 build renamed", func(t testing.TB, files map[string]string) {
-			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "vpaddd %zmm1, %zmm2, %zmm3"})
+			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: avx512})
 		}, "CPU level: op cpu_adam has x86-64-v4 instructions, the manifest says x86-64-v3"},
 		{"arch of one op swapped, another has it", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "fused_adam")] = assembled(t, Op{Name: "fused_adam"})

@@ -58,11 +58,14 @@ func OfKind(kind wheel.Kind) Options {
 		return Options{}
 	}
 	o := Variants()
+	o.Ops = append(o.Ops, Op{Name: "cpu_adam", Dir: "adam", Variant: "v4", Code: avx512})
+	o.Variants = append(o.Variants, wheel.Variant{Name: "v4", Ops: []string{"cpu_adam"}, CPU: string(wheel.CPUv4)})
 	for _, name := range wheel.DefaultOps() {
 		switch {
 		case slices.ContainsFunc(o.Ops, func(op Op) bool { return op.Name == name }):
 		case wheel.HasLevels(name):
-			o.Ops = append(o.Ops, Op{Name: name, Dir: "more", Variant: "v2"}, Op{Name: name, Dir: "more", Variant: "v3", Code: avx2})
+			o.Ops = append(o.Ops, Op{Name: name, Dir: "more", Variant: "v2"}, Op{Name: name, Dir: "more", Variant: "v3", Code: avx2},
+				Op{Name: name, Dir: "more", Variant: "v4", Code: avx512})
 			for i, v := range o.Variants {
 				if v.CPU != "" {
 					o.Variants[i].Ops = append(o.Variants[i].Ops, name)
@@ -107,7 +110,10 @@ func DefaultOps() []Op {
 	}
 }
 
-const avx2 = "vpaddd %ymm1, %ymm2, %ymm3"
+const (
+	avx2   = "vpaddd %ymm1, %ymm2, %ymm3"
+	avx512 = "vpaddd %zmm1, %zmm2, %zmm3"
+)
 
 func (o Options) withDefaults() Options {
 	set := func(s *string, value string) {
