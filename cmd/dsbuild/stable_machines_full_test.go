@@ -163,6 +163,9 @@ func levelHere(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(string(text), " avx512bw ") {
+		return "v4"
+	}
 	if strings.Contains(string(text), " avx2 ") {
 		return "v3"
 	}
