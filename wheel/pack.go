@@ -199,6 +199,10 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 		switch {
 		case i >= 0:
 			m.Variants[i].Archs, m.Variants[i].PTX, m.Variants[i].OpArchs = found.Archs, found.PTX, found.OpArchs
+			// The plan does not list an op without device code that loads a CUDA's runtime.
+			m.Variants[i].Ops = append(slices.Clone(m.Variants[i].Ops), slices.DeleteFunc(found.Ops, func(op string) bool {
+				return slices.Contains(m.Variants[i].Ops, op)
+			})...)
 		case found.CUDA != "" && found.CUDA == m.CUDA: // the only CUDA, which the plan does not list
 			found.Toolkit = m.Toolchain.Toolkit
 			m.Variants = append(m.Variants, found)

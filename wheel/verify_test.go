@@ -279,6 +279,19 @@ func TestPackRequires(t *testing.T) {
 	}
 }
 
+// An op that loads the runtime of one CUDA is for that CUDA alone, also without device code.
+func TestPackListsOpsOfOneCUDA(t *testing.T) {
+	m, err := wheel.ReadManifest(wheeltest.Packed(t, t.TempDir(), wheeltest.OfKind(wheel.KindAllOps)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cuda, want := range map[string]bool{"13.2": true, "12.8": false, "": false} {
+		if got := m.OpsFor(cuda); slices.Contains(got, "gds") != want || !slices.Contains(got, "utils") {
+			t.Errorf("ops for CUDA %q: %v; want gds: %v", cuda, got, want)
+		}
+	}
+}
+
 // Packed twice, from other directories, a wheel has the same bytes.
 func TestPackIsReproducible(t *testing.T) {
 	sums := map[string]bool{}

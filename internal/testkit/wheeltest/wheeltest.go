@@ -77,7 +77,7 @@ func OfKind(kind wheel.Kind) Options {
 	}
 	switch kind {
 	case wheel.KindAllOps:
-		o.AllOps, o.Ops = true, append(o.Ops, Op{Name: "gds", Dir: "more"})
+		o.AllOps, o.Ops = true, append(o.Ops, Op{Name: "gds", Dir: "more", Runtime: "13"})
 	case wheel.KindCustom:
 		o.Archs = []string{"8.0"}
 	}
