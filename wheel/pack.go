@@ -31,7 +31,7 @@ import (
 const PackFormat = "4"
 
 // StablePackFormat is PackFormat for wheels of the stable ABI.
-const StablePackFormat = "2"
+const StablePackFormat = "3"
 
 // Build describes the environment in which a wheel was compiled, as reported by the build scripts.
 type Build struct {
@@ -200,7 +200,7 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 		case i >= 0:
 			m.Variants[i].Archs, m.Variants[i].PTX, m.Variants[i].OpArchs = found.Archs, found.PTX, found.OpArchs
 			// The plan does not list an op without device code that loads a CUDA's runtime.
-			m.Variants[i].Ops = append(slices.Clone(m.Variants[i].Ops), slices.DeleteFunc(found.Ops, func(op string) bool {
+			m.Variants[i].Ops = append(slices.Clone(m.Variants[i].Ops), slices.DeleteFunc(slices.Clone(found.Ops), func(op string) bool {
 				return slices.Contains(m.Variants[i].Ops, op)
 			})...)
 		case found.CUDA != "" && found.CUDA == m.CUDA: // the only CUDA, which the plan does not list
