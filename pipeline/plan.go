@@ -718,7 +718,7 @@ func (p *Plan) target() []string {
 	torch, cuda, python := tc.Serves()
 	if tc.ABI == wheel.StableABI {
 		torch += " or newer (stable ABI, built with " + tc.Torch + ")"
-		cuda = strings.Join(p.Manifest.CUDAs(), " and ")
+		cuda = lists.And(p.Manifest.CUDAs())
 	}
 	if cuda != "" {
 		torch += ", CUDA " + cuda

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -192,7 +193,7 @@ func builtFor(c wheel.Contents) string {
 	if c.TorchABI.IsStable() {
 		torch = cmp.Or(torch, c.TorchABI.Min) + " or newer (stable ABI)"
 	}
-	cuda := strings.Join(c.Manifest().CUDAs(), " and ")
+	cuda := lists.And(c.Manifest().CUDAs())
 	return strings.Join(knownFacts([][2]string{{"torch ", torch}, {"CUDA ", cuda}, {"Python ", c.Python}}), ", ")
 }
 

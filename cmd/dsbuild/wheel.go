@@ -291,7 +291,7 @@ func printWheel(a *app, w wheel.Artifact) error {
 		torch += " or newer"
 	}
 	if cudas := m.CUDAs(); len(cudas) > 0 {
-		torch += ", CUDA " + strings.Join(cudas, " and ")
+		torch += ", CUDA " + lists.And(cudas)
 	}
 	cpus := lists.Map(m.CPUs(), func(l wheel.CPULevel) string { return string(l) })
 	took := ui.Duration(time.Duration(w.Seconds * float64(time.Second)))

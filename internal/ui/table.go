@@ -191,16 +191,16 @@ func (g *grid) write(out *strings.Builder) {
 	full, last := max(g.total, readable), len(g.widths)-1
 	for _, row := range g.rows {
 		cells := make([][]string, len(row))
+		indent := wrapped // of the first cell
 		for i, cell := range row {
-			cells[i] = wrap(cell, g.widths[i], 0)
+			cells[i] = wrap(cell, g.widths[i], indent)
+			indent = 0
 		}
 		if g.ownLine && uniseg.StringWidth(row[0]) > g.widths[0] {
 			for _, line := range wrap(row[0], full, wrapped) {
 				out.WriteString(line + "\n")
 			}
 			cells[0] = nil
-		} else {
-			cells[0] = wrap(row[0], g.widths[0], wrapped)
 		}
 		var below []string
 		if g.longEnd && last > 0 && last < len(row) {

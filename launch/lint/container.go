@@ -110,8 +110,10 @@ var ofAMD = regexp.MustCompile(`(?i)rocm|\blumi|\bHIP_|\bROCR_|\bMI[23]\d\d|fron
 func (s *subject) withoutDriver(x *script.Command) []hit {
 	text := x.Text()
 	other := ofAMD.Match(s.Text) || strings.Contains(text, "--rocm") || strings.Contains(text, "--nv") || strings.Contains(text, "-nv")
-	if other || containsFunc(s.refsOf(x), func(r *script.Ref) bool { return r.NamesOptions() || r.Several }) || !s.job.wantsGPUs() &&
-		len(s.launches) == 0 ||
+	open := slices.ContainsFunc(x.Words, func(w script.Word) bool { // an unknown part may be --nv
+		return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.NamesOptions() || r.Several })
+	})
+	if other || open || !s.job.wantsGPUs() && len(s.launches) == 0 ||
 		s.assignsVariable("SINGULARITY_NV") || s.assignsVariable("APPTAINER_NV") {
 		return nil
 	}
@@ -120,19 +122,6 @@ func (s *subject) withoutDriver(x *script.Command) []hit {
 		why: "the container has no driver of NVIDIA, so the program finds no GPU (\"Found no NVIDIA driver\")",
 		fix: "use " + x.Name() + " exec --nv ... (--rocm for AMD)",
 	}}
-}
-
-// refsOf returns the unknown parts of a command in front of the program that it starts.
-func (s *subject) refsOf(x *script.Command) func(func(*script.Ref) bool) {
-	return func(yield func(*script.Ref) bool) {
-		for _, w := range x.Words {
-			for _, r := range w.Refs() {
-				if !yield(r) {
-					return
-				}
-			}
-		}
-	}
 }
 
 func (s *subject) dockerDevices(d, c *script.Command) (hits []hit) {

@@ -38,10 +38,11 @@ var readByPrograms = regexp.MustCompile(
 
 func notExported(s *subject) []hit {
 	hits := s.lostInShells()
+	setByLauncher := regexp.MustCompile(`^(MASTER_|WORLD_|RANK|LOCAL_)`)
 	looked, mentioned := map[string]bool{}, s.mentioned()
 	for _, a := range s.Assignments {
-		ofSlurm := a.Name == "CUDA_VISIBLE_DEVICES" && s.isBatch()                                                // which exports it
-		ofRanks := len(s.launches) > 0 && regexp.MustCompile(`^(MASTER_|WORLD_|RANK|LOCAL_)`).MatchString(a.Name) // the launcher sets it
+		ofSlurm := a.Name == "CUDA_VISIBLE_DEVICES" && s.isBatch() // which exports it
+		ofRanks := len(s.launches) > 0 && setByLauncher.MatchString(a.Name)
 		if ofRanks || looked[a.Name] || !readByPrograms.MatchString(a.Name) || a.Exported > 0 || a.Inherited || a.Depth > 0 || ofSlurm {
 			continue
 		}

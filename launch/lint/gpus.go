@@ -31,18 +31,11 @@ func gpusUnused(s *subject) (hits []hit) {
 	if n >= st.gpus {
 		return nil
 	}
-	h.message = fmt.Sprintf("%s starts %s on a node, and the job has %d GPUs there", l.kind, processes(n), st.gpus)
+	h.message = fmt.Sprintf("%s starts %s on a node, and the job has %d GPUs there", l.kind, countOf(n, "process"), st.gpus)
 	if l.kind == "torchrun" && h.at == l.At {
 		h.fix = fmt.Sprintf("use --nproc-per-node=%d: without it, torchrun starts one process", st.gpus)
 	}
 	return []hit{h}
-}
-
-func processes(n int) string {
-	if n == 1 {
-		return "1 process"
-	}
-	return fmt.Sprintf("%d processes", n)
 }
 
 // forSeveral matches options of programs that say how many GPUs of a node they use.
@@ -120,7 +113,7 @@ func noGPUs(s *subject) []hit {
 			continue
 		}
 		return []hit{{at: s.Directives[0].At,
-			message: fmt.Sprintf("the job asks for no GPUs, and %s starts %s per node", l.kind, processes(max(n, 2)))}}
+			message: fmt.Sprintf("the job asks for no GPUs, and %s starts %s per node", l.kind, countOf(max(n, 2), "process"))}}
 	}
 	return nil
 }

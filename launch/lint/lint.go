@@ -198,6 +198,9 @@ func countOf(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
+	if strings.HasSuffix(what, "s") {
+		what += "e" // processes
+	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 

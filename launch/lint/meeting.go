@@ -179,6 +179,7 @@ func foregroundLoop(s *subject) (hits []hit) {
 		}
 		hits = append(hits, hit{at: l.At})
 	}
+	ranked := regexp.MustCompile(`--(node|machine)[-_]rank[= ]\S*\$`)
 	launcher := regexp.MustCompile(`\b(torchrun|torch\.distributed\.(run|launch)|accelerate launch)\b`)
 	for _, c := range s.commandsNamed("ssh") {
 		text := c.Text()
@@ -186,7 +187,7 @@ func foregroundLoop(s *subject) (hits []hit) {
 			strings.Contains(text, "tmux") ||
 			strings.Contains(text, "screen") || slices.ContainsFunc(c.Words[1:], func(w script.Word) bool { return w.Text() == "-f" })
 		if c.Loop && !c.Background && !c.InFunction && !detached && launcher.MatchString(text) &&
-			regexp.MustCompile(`--(node|machine)[-_]rank[= ]\S*\$`).MatchString(text) {
+			ranked.MatchString(text) {
 			hits = append(hits, hit{at: c.At})
 		}
 	}

@@ -61,13 +61,13 @@ func slurmOptionUnknown(s *subject) []hit {
 			}
 		}
 		written := strings.ReplaceAll(o.Name, "_", "-")
-		near := lineerr.Nearest(written, names)
+		near := misspelled(written, names)
 		if o.Name == "workdir" { // up to Slurm 17.02
 			hits = append(hits, hit{at: o.At, message: "Slurm has no option --workdir any more", fix: "use --chdir"})
 			continue
 		}
 		switch {
-		case len(meant) == 1 || len(meant) == 0 && (near == "" || lineerr.Distance(written, near) > 2*lineerr.Letter):
+		case len(meant) == 1 || len(meant) == 0 && near == "":
 		case len(meant) > 1:
 			says := "--" + o.Name + " is the beginning of --" + strings.Join(meant, ", --")
 			hits = append(hits, hit{at: o.At, message: says, fix: "write the whole name"})

@@ -1,6 +1,8 @@
 package lint
 
 import (
+	"bytes"
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,11 +13,11 @@ import (
 
 // exitStatusLost finds training whose exit status a pipe hides.
 func exitStatusLost(s *subject) []hit {
-	matters := regexp.MustCompile(`\$\?|set -\w*e|requeue|afterok`).Match(s.Text)
 	keeps := slices.ContainsFunc(s.commandsNamed("set"), func(c *script.Command) bool { return strings.Contains(c.Text(), "pipefail") })
-	if !s.isBatch() || keeps || strings.Contains(string(s.Text), "PIPESTATUS") || strings.Contains(string(s.Text), "pipefail") {
+	if !s.isBatch() || keeps || bytes.Contains(s.Text, []byte("PIPESTATUS")) || bytes.Contains(s.Text, []byte("pipefail")) {
 		return nil
 	}
+	matters := regexp.MustCompile(`\$\?|set -\w*e|requeue|afterok`).Match(s.Text)
 	for i, c := range s.Commands {
 		if !c.Piped || c.Depth > 0 || c.Background || !(c.Name() == "srun" && s.startsTraining(c) || startsTrainer(c)) {
 			continue
@@ -34,10 +36,11 @@ func exitStatusLost(s *subject) []hit {
 
 // condaInBatch finds conda activate in a shell that does not know it.
 func condaInBatch(s *subject) []hit {
-	if !s.isBatch() || strings.Contains(firstLine(s.Text), " -l") || strings.Contains(firstLine(s.Text), " -i") ||
-		strings.Contains(firstLine(s.Text), "--login") {
+	shell := firstLine(s.Text)
+	if !s.isBatch() || strings.Contains(shell, " -l") || strings.Contains(shell, " -i") || strings.Contains(shell, "--login") {
 		return nil
 	}
+	setsU, unsetsU := regexp.MustCompile(`^set (-\w*u|-o nounset|.* -o nounset)`), regexp.MustCompile(`^set \+\w*u`)
 	ready, strict := false, -1
 	for _, c := range s.Commands {
 		text := c.Text()
@@ -45,9 +48,9 @@ func condaInBatch(s *subject) []hit {
 		case c.Depth > 0 || len(c.Via) > 0:
 		case slices.Contains([]string{"source", ".", "eval", "module", "ml", "load", ""}, name):
 			ready = true
-		case name == "set" && regexp.MustCompile(`^set (-\w*u|-o nounset|.* -o nounset)`).MatchString(text):
+		case name == "set" && setsU.MatchString(text):
 			strict = c.At
-		case name == "set" && regexp.MustCompile(`^set \+\w*u`).MatchString(text):
+		case name == "set" && unsetsU.MatchString(text):
 			strict = -1
 		case (name == "conda" || name == "mamba" || name == "micromamba") && c.Arg(1) == "activate":
 			switch {
@@ -91,11 +94,8 @@ func variableMisspelled(s *subject) (hits []hit) {
 		if slices.Contains(known, a.Name) || len(a.Name) < 8 || a.Exported == 0 && a.command == nil {
 			continue
 		}
-		right := others[a.Name]
-		if near := lineerr.Nearest(a.Name, known); right == "" && near != "" && lineerr.Distance(a.Name, near) <= 2*lineerr.Letter {
-			right = near
-		}
-		if right == "" || s.assignsVariable(right) || regexp.MustCompile(`\$\{?`+regexp.QuoteMeta(a.Name)+`\b`).Match(s.Text) {
+		right := cmp.Or(others[a.Name], misspelled(a.Name, known))
+		if right == "" || s.assignsVariable(right) || s.expands(a.Name) {
 			continue
 		}
 		hits = append(hits, hit{at: a.At, message: a.Name + " is set, and nothing reads it", fix: "use " + right})
@@ -103,12 +103,26 @@ func variableMisspelled(s *subject) (hits []hit) {
 	return hits
 }
 
+// misspelled returns the known name from which a name differs in at most two letters, or "".
+func misspelled(name string, known []string) string {
+	near := lineerr.Nearest(name, known)
+	if near == "" || lineerr.Distance(name, near) > 2*lineerr.Letter {
+		return ""
+	}
+	return near
+}
+
+// expands reports whether the script has $NAME or ${NAME somewhere, also where it is not run.
+func (s *subject) expands(name string) bool {
+	return regexp.MustCompile(`\$\{?` + regexp.QuoteMeta(name) + `\b`).Match(s.Text)
+}
+
 // ownFolder matches the folder of the script itself.
 var ownFolder = regexp.MustCompile(`\b(?:dirname|realpath|readlink)\b[^|)]*(?:\$0|\$\{?BASH_SOURCE)|\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/`)
 
 // scriptFolder finds the folder of the batch script, which Slurm has copied elsewhere.
 func scriptFolder(s *subject) (hits []hit) {
-	if !s.isBatch() || strings.Contains(string(s.Text), "SLURM_SUBMIT_DIR") || strings.Contains(string(s.Text), "scontrol show job") {
+	if !s.isBatch() || bytes.Contains(s.Text, []byte("SLURM_SUBMIT_DIR")) || bytes.Contains(s.Text, []byte("scontrol show job")) {
 		return nil
 	}
 	for _, m := range ownFolder.FindAllIndex(s.Text, -1) {

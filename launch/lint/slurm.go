@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
@@ -170,7 +171,7 @@ func exportDropsEnvironment(s *subject) []hit {
 func stepsWithoutEnvironment(s *subject) []hit {
 	o, _ := findOption(s.Batch, "export")
 	text, _ := o.Value.Literal()
-	restored := s.assignsVariable("SLURM_EXPORT_ENV") || strings.Contains(string(s.Text), "unset SLURM_EXPORT_ENV")
+	restored := s.assignsVariable("SLURM_EXPORT_ENV") || bytes.Contains(s.Text, []byte("unset SLURM_EXPORT_ENV"))
 	exports := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
 		return a.Exported > 0 && a.Depth == 0 &&
 			len(a.Via) == 0

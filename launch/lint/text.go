@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"path"
 	"regexp"
 	"slices"
@@ -139,7 +140,7 @@ func hostfileWithoutSlots(s *subject, l *launch) []hit {
 		return []hit{{at: m[0], message: "a line of deepspeed's hostfile is not of the form gpu01 slots=8",
 			fix: "write a blank and slots=NUMBER behind the host"}}
 	}
-	if strings.Contains(string(s.Text), "slots") {
+	if bytes.Contains(s.Text, []byte("slots")) {
 		return nil
 	}
 	for _, c := range s.Commands {

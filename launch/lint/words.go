@@ -76,7 +76,7 @@ func assignmentBlank(s *subject) []hit {
 			continue
 		}
 		// grep = FILE, tr = : and the like are no assignments.
-		if text == strings.ToUpper(text) || regexp.MustCompile(`\$\{?`+text+`\b`).Match(s.Text) {
+		if text == strings.ToUpper(text) || s.expands(text) {
 			hits = append(hits, hit{at: c.At, message: "a blank before the = of " + text})
 		}
 	}
@@ -186,13 +186,12 @@ func launcherOptions(_ *subject, l *launch) (hits []hit) {
 		if slices.ContainsFunc(known, isPrefix) {
 			continue // the beginning of an option is enough
 		}
-		near := lineerr.Nearest(name, known)
-		typo := near != "" && lineerr.Distance(name, near) <= 2*lineerr.Letter
-		if !typo && !slices.Contains(foreign, name) {
+		near := misspelled(name, known)
+		if near == "" && !slices.Contains(foreign, name) {
 			continue // perhaps of a newer version
 		}
 		h := hit{at: f.at, message: l.kind + " has no option " + shown}
-		if typo {
+		if near != "" {
 			h.fix = "use --" + near
 		}
 		hits = append(hits, h)
@@ -209,14 +208,13 @@ func contradictions(l *launch) (hits []hit) {
 			fix: "remove " + l.program[0].Text() + ", and the option if it is not wanted",
 		})
 	}
-	first := func(names ...string) (flag, bool) { return l.findFlag(names...) }
-	chosen, chooses := first("include", "i", "exclude", "e")
-	_, counts := first("num-gpus", "num-nodes")
-	_, several := first("multi-gpu")
-	_, own := first("use-deepspeed", "use-fsdp", "cpu")
+	chosen, chooses := l.findFlag("include", "i", "exclude", "e")
+	_, counts := l.findFlag("num-gpus", "num-nodes")
+	_, several := l.findFlag("multi-gpu")
+	_, own := l.findFlag("use-deepspeed", "use-fsdp", "cpu")
 	n, number := l.flags["num-processes"].value.Int()
-	_, noSSH := first("no-ssh")
-	_, ranked := first("node-rank")
+	_, noSSH := l.findFlag("no-ssh")
+	_, ranked := l.findFlag("node-rank")
 	switch {
 	case l.kind == "deepspeed" && chooses && strings.ContainsAny(chosen.value.Text(), " ;"):
 		hits = append(hits, hit{
