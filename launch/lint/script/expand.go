@@ -122,7 +122,7 @@ func (sh *shell) expandSingleQuoted(p *syntax.SglQuoted) []Char {
 	return out
 }
 
-// unknownText stands for text that only the run knows.
+// unknownText returns a Ref in place of text that is unknown before the run.
 func (sh *shell) unknownText(at syntax.Node, r *Ref, quoted bool) []Char {
 	r.Depth = sh.Depth
 	return []Char{{Ref: r, At: sh.src.placeOf(at.Pos()), quoted: quoted}}

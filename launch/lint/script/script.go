@@ -1,10 +1,11 @@
-// Package script reads shell scripts that launch jobs. It lists their commands with
-// the words after the shell's expansions, the commands that start them (srun, bash -c,
-// docker run), and the shell that expands each word.
+// Package script parses launch scripts. It lists a script's commands with their expanded
+// words, the commands that start each one (srun, bash -c, docker run), and which shell
+// expands each word.
 //
 // It parses the shell, substitutes the script's scalar variables and reads the text of bash -c.
-// A [Ref] stands for everything else: values that only the run knows, arrays, arithmetic and the
-// output of commands. Here-documents, strings for eval or ssh, and other files are not read.
+// A [Ref] stands for text that is unknown before the run: variables of the environment, arrays,
+// arithmetic and command output. Here-documents, strings for eval or ssh, and other files are not
+// read.
 // The package runs nothing.
 package script
 
@@ -19,14 +20,14 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// Bounds of the work: launch scripts are small, and hostile input must not take long.
+// Limits: launch scripts are small, and hostile input must not take long.
 const (
 	// MaxSize is the maximum size of a script.
 	MaxSize     = 1 << 20
-	maxCommands = 2000    // with assignments
-	maxChars    = 1 << 19 // of all expansions, with the variables that subshells copy
+	maxCommands = 2000    // commands and assignments
+	maxChars    = 1 << 19 // expanded characters, and variables copied for subshells
 	maxWord     = 32 << 10
-	maxRef      = 1 << 10 // of a condition, or the text of a Ref
+	maxRef      = 1 << 10 // bytes of a condition, or of a Ref's text
 	maxGuards   = 100     // conditions around a command
 	maxShells   = 12      // shells within shells
 	maxLevels   = 200     // statements within statements, and expansions
@@ -36,30 +37,31 @@ const (
 type Script struct {
 	// Text is the file.
 	Text []byte
-	// Batch are the #SBATCH options in order, in a heterogeneous job those of the first component.
+	// Batch holds the #SBATCH options in order; for a heterogeneous job, the first component's.
 	Batch []Option
-	// Heterogeneous: the job has several components, of which each step chooses one.
+	// Heterogeneous reports whether the job has several components. Each step chooses one.
 	Heterogeneous bool
-	// Directives are the #SBATCH lines before the first command. Slurm ignores those after it, Late.
+	// Directives holds the #SBATCH lines before the first command, and Late the lines after it,
+	// which Slurm ignores.
 	Directives, Late []Directive
-	// Commands are all commands of the script in order. A command comes before the commands that
-	// it starts. The bodies of functions come last.
+	// Commands holds all commands in order. A command precedes the commands that it starts;
+	// function bodies come last.
 	Commands []*Command
-	// Assignments are all assignments of the script, in order.
+	// Assignments holds all assignments in order.
 	Assignments []*Assignment
-	// Unread are the words that may set unknown variables: the file of source, the text of eval, the
-	// NAME=value that export gets from a command.
+	// Unread holds words that may set unknown variables: a sourced file, the text of eval, an
+	// export of command output.
 	Unread []Word
-	// Comments are the shell's comments.
+	// Comments holds the shell comments.
 	Comments []Comment
-	// Blanks are the backslashes that quote a blank at the end of a command or before a
-	// comment, and so do not continue the line.
+	// Blanks holds the positions of backslashes that quote a blank at the end of a command or
+	// before a comment, and so do not continue the line.
 	Blanks []int
-	// Extra are the words of #SBATCH lines that are neither options nor values.
+	// Extra holds words of #SBATCH lines that are neither options nor values.
 	Extra []Word
-	// Unfilled are the words still to fill in, <your partition>, with their ends.
+	// Unfilled holds the start and end of placeholders such as <your partition>.
 	Unfilled [][]int
-	// End is the position up to which the script is read, the bounds of the work permitting.
+	// End is where reading stopped: len(Text), unless a limit was reached.
 	End int
 	// Shebang is the position of the first line that begins with #!, or -1.
 	Shebang int
@@ -86,28 +88,28 @@ type Assignment struct {
 	At    int
 	// Seq orders assignments and commands.
 	Seq int
-	// Exported is the Seq of the export, or zero: later commands have the variable in their
-	// environment.
+	// Exported is the Seq of the export, or zero if the variable is not exported. Later commands
+	// inherit it.
 	Exported int
 	// Depth is the Command.Depth of its shell.
 	Depth int
-	// Via are the commands that started that shell.
+	// Via holds the commands that started that shell.
 	Via []*Command
-	// Branch: the assignment may not run, because it is in a branch or after ||.
+	// Branch reports whether the assignment may not run: it is in a branch, or after ||.
 	Branch bool
-	// Inherited: the variable may already be in the environment: NAME=${NAME:-x}.
+	// Inherited reports whether the environment may already set it: NAME=${NAME:-x}.
 	Inherited bool
 }
 
-// Situation is what a command shares with its surroundings.
+// Situation describes where a command runs.
 type Situation struct {
-	// Via are the commands that start it, outermost first: srun, then bash.
+	// Via holds the commands that start it, outermost first: srun, then bash.
 	Via []*Command
 	// Depth counts the commands of Via that start one process per task or node.
 	// The surrounding shell expands the words: a Ref with a smaller Depth than its
 	// command is the same for all tasks.
 	Depth int
-	// Guards are the conditions around the command, as they are written.
+	// Guards holds the source text of the conditions around the command.
 	Guards []string
 
 	Loop       bool // in the body of a loop
@@ -123,15 +125,15 @@ type Situation struct {
 type Command struct {
 	Situation
 	Words []Word
-	// Env are the assignments in front of the command.
+	// Env holds the assignments before the command.
 	Env []*Assignment
-	// environment are its shell's exported variables with known values.
+	// environment holds the exported variables of its shell whose values are known.
 	environment map[string]*Assignment
-	// Redirects are the files that its input and output are redirected to.
+	// Redirects holds the files of its redirections.
 	Redirects []Word
-	// Options are the options of srun, sbatch and salloc.
+	// Options holds the options of srun, sbatch and salloc.
 	Options []Option
-	// Open: a variable may hold further options.
+	// Open reports whether a variable may hold more options.
 	Open bool
 	// Seq orders assignments and commands.
 	Seq int
@@ -167,7 +169,7 @@ func (c *Command) Arg(i int) string {
 	return text
 }
 
-// Text writes the command for a reader.
+// Text formats the command for messages.
 func (c *Command) Text() string {
 	words := lists.Map(c.Words, Word.Text)
 	return strings.Join(words, " ")

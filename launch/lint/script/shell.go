@@ -45,7 +45,7 @@ type environment struct {
 	exportAll bool                 // set -a
 }
 
-// budget bounds the work for all shells of a script together.
+// budget limits the total work for a script.
 type budget struct {
 	seq, commands, chars, levels int
 }
@@ -114,7 +114,7 @@ func (sh *shell) exportVariable(name string) {
 	sh.env.vars[name] = &v
 }
 
-// assignUnknown sets variables to values that only the run knows, as read does.
+// assignUnknown sets variables to unknown values, as read does.
 func (sh *shell) assignUnknown(at int, names ...string) {
 	for _, name := range names {
 		name, _, _ = strings.Cut(name, "[")
@@ -185,7 +185,7 @@ var (
 	// arithmeticAssignment matches NAME=1, NAME+=1, NAME[0]=1, NAME++ and --NAME in arithmetic.
 	arithmeticAssignment = regexp.MustCompile(`(?:\+\+|--)\s*([A-Za-z_]\w*)|` +
 		`([A-Za-z_]\w*)(?:\[[^\]]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=[^=])`)
-	// bareName matches the names in a text that are not only read ($NAME).
+	// bareName matches a name, with the $ of a read or the = of an assignment.
 	bareName = regexp.MustCompile(`(\$\{?)?[A-Za-z_]\w*(:?=)?`)
 )
 

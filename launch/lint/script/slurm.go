@@ -54,7 +54,7 @@ func newSlurmOptions(batch bool) slurmOptions {
 }
 
 // parseOptions splits the words behind a command's name into its options and the rest:
-// a program with its arguments. open: a variable may hold further options.
+// a program with its arguments. open reports whether a variable may hold more options.
 func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word, open bool) {
 	for i := 0; i < len(words); i++ {
 		w := words[i]

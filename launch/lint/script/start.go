@@ -7,15 +7,15 @@ import (
 
 // wrapper describes a command that starts the program among its words.
 type wrapper struct {
-	// subcommands are those that start a program, empty for a command without subcommands.
+	// subcommands lists the subcommands that start a program; empty if the command has none.
 	subcommands string
-	// image: the name of an image or a container comes first.
+	// image reports whether the name of an image or a container precedes the program.
 	image bool
-	// named: an option may have the name of an environment or a file as its value.
+	// named reports whether an option's value may be the name of an environment or a file.
 	named bool
-	// tasks: the program runs once for each task.
+	// tasks reports whether the program runs once per task.
 	tasks bool
-	// remote: without the script's environment.
+	// remote reports whether the program lacks the script's environment.
 	remote bool
 }
 
@@ -41,7 +41,7 @@ func wrappers() map[string]wrapper {
 	return all
 }
 
-// isProgram reports whether a word names a program that rules are about, or that may start one.
+// isProgram reports whether a word names a launcher, python, or a command that starts other programs.
 func isProgram(w Word) bool {
 	c := Command{Words: []Word{w}}
 	name := c.Name()

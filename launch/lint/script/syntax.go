@@ -51,7 +51,7 @@ func newSyntaxError(src *source, err error) *SyntaxError {
 	return &SyntaxError{At: src.placeOfByte(at), Err: errors.New(says), Bash: true}
 }
 
-// refusedAt returns the position of a parser's error. open: more text could make a script of it.
+// refusedAt returns the position of a parser's error, and whether more text could complete the script.
 func refusedAt(err error) (pos syntax.Pos, open bool) {
 	var parse syntax.ParseError
 	var lang syntax.LangError // not of bash

@@ -145,7 +145,7 @@ func (sh *shell) runCompound(cmd syntax.Command) {
 
 func markTest(s *Situation) { s.Test = true }
 
-// guarded calls do for a part of the script that runs only if a condition is met.
+// guarded calls do for a part of the script that runs only under a condition.
 func (sh *shell) guarded(condition []byte, branch bool, do func()) {
 	sh.withSituation(func(s *Situation) {
 		s.Branch = s.Branch || branch
@@ -228,7 +228,7 @@ func (sh *shell) runBinary(c *syntax.BinaryCmd) {
 	}
 }
 
-// isCondition reports whether a statement asks something, so that a command after && may not run:
+// isCondition reports whether a statement is a test, so that a command after && may not run:
 // [ -n "$X" ] && Y=1. Other commands, such as cd, are expected to succeed.
 func isCondition(s *syntax.Stmt) bool {
 	switch c := s.Cmd.(type) {
@@ -341,7 +341,7 @@ func (sh *shell) runCommand(cmd *Command) {
 	}
 }
 
-// runBuiltin follows a builtin that changes the shell. It returns false for other commands.
+// runBuiltin follows a builtin that changes the shell's state. It returns false for other commands.
 func (sh *shell) runBuiltin(name string, cmd *Command) bool {
 	switch arguments := cmd.Words[1:]; name {
 	case "unset":

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Char is a byte of an expanded word. If Ref is set, it stands for text that only the run knows.
+// Char is a byte of an expanded word or, if Ref is set, unknown text.
 type Char struct {
 	Byte byte
 	Ref  *Ref
@@ -26,15 +26,15 @@ type Ref struct {
 	Default *Word
 	// Depth is the Command.Depth of the shell that expands it.
 	Depth int
-	// Assigned: the script sets the variable to an unknown value.
+	// Assigned reports whether the script sets the variable, to an unknown value.
 	Assigned bool
-	// Lost: the script sets the variable in an outer shell and does not export it.
+	// Lost reports whether an outer shell sets the variable without exporting it.
 	Lost bool
-	// Required: the shell exits if the variable is not set: ${NAME:?}.
+	// Required reports whether the shell exits if the variable is not set: ${NAME:?}.
 	Required bool
-	// Edited: a changed value: ${NAME%,*}, ${#NAME}.
+	// Edited reports whether an operator changes the value: ${NAME%,*}, ${#NAME}.
 	Edited bool
-	// Several: the text may be several words, the elements of an array or "$@".
+	// Several reports whether the text may be several words: an array's elements, or "$@".
 	Several bool
 }
 
@@ -47,7 +47,7 @@ func (r *Ref) NamesOptions() bool {
 	})
 }
 
-// String writes the unknown text as in a script, shortened if it is very long.
+// String formats the unknown text as in a script, shortened if it is very long.
 func (r *Ref) String() string {
 	if r.Name != "" {
 		return "$" + r.Name[:min(len(r.Name), maxRef)]
@@ -69,7 +69,7 @@ func (w Word) Literal() (string, bool) {
 	return w.Text(), true
 }
 
-// Text writes the word for a reader, with $NAME for unknown parts.
+// Text formats the word for messages, with $NAME for unknown parts.
 func (w Word) Text() string {
 	var out strings.Builder
 	for _, c := range w.Chars {
