@@ -21,7 +21,7 @@ func trickyScripts() []string {
 		// Arrays.
 		"A=([2]=x y); probe ${A[0]-none} ${A[2]-none} ${A[3]-none}", "A=(a b); A[1]=c; probe ${A[@]}", "A=(a b c); unset 'A[0]'; probe ${A[@]}", "A=(a b); A[5]=f; probe ${A[@]} ${#A[@]}",
 		"X=a; X[1]=b; probe ${X[@]} $X", "A=(a b c); probe ${A[@]:1} ${A[@]:0:1}", "declare -A M=([k]=v); probe ${M[k]}", "A=(a b); B=(${A[@]} c); unset A; probe ${B[@]} x${A[@]}", "A=(); probe x \"${A[@]}\" y ${A[0]-none}",
-		"A=(a b); A=c; probe ${A[@]}", "A=(a b); f() { local A=(z); probe ${A[@]}; }; f; probe ${A[@]}", "read -r -a A <<<'p q'; probe ${A[1]}", "mapfile -t A <<<'l 1'; probe \"${A[0]}\"",
+		"A=(a b); A=c; probe ${A[@]}", "A=(\"K\"=v \"W\"=x); probe $A ${A[1]}", "A=(a b); f() { local A=(z); probe ${A[@]}; }; f; probe ${A[@]}", "read -r -a A <<<'p q'; probe ${A[1]}", "mapfile -t A <<<'l 1'; probe \"${A[0]}\"",
 		// Words.
 		"IFS=,; X=a,b; probe $X", "X='*.none'; probe $X \"$X\"", "X='a  b'; Y=$X; probe \"$Y\" $Y", "X='~root'; probe $X",
 		"probe $'a\\tb' $'it\\'s' $\"plain\" $'\\a\\e[1m\\q\\\\'", "probe $'a\\x41' x $'\\101'", "probe \"a\\nb\" a\\nb 'a\\nb' \"\\$X \\` \\\\ \\\"\"", "X=abc; probe ${X#a} ${X%c} ${X/b/B} ${X^^} ${#X} ${X:1} ${X:0:1} ${X@Q}", "X=Y; Y=z; probe ${!X}",

@@ -3,6 +3,7 @@ package script
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -33,13 +34,13 @@ func sourceOf(w Word) *source {
 	return src
 }
 
-// template matches what a program that writes scripts replaces, {{ nodes }}, and its statements, {% if x %}.
+// template matches a template engine's placeholders, {{ nodes }}, and its statements, {% if x %}.
 var template = regexp.MustCompile(`\$?\{\{[^{}\n]+\}\}|(?m:^[ \t]*\{%[^\n]*?%\}[ \t]*\n)|\{%[^\n]*?%\}`)
 
-// fillIn matches what a user has to replace: <your partition>.
+// fillIn matches a placeholder for the user: <your partition>.
 var fillIn = regexp.MustCompile(`<[A-Za-z_](?:[^<>\n]*[^<>\s])?>`)
 
-// newSource makes the source of a file: each of the spans is one unknown word, and statements of templates are nothing.
+// newSource makes a file's source. Each span becomes one unknown word; template statements are dropped.
 func newSource(text []byte, spans [][]int) *source {
 	spans = slices.SortedFunc(slices.Values(append(template.FindAllIndex(text, -1), spans...)), func(a, b []int) int {
 		return cmp.Compare(a[0], b[0])
@@ -69,7 +70,7 @@ func newSource(text []byte, spans [][]int) *source {
 	return sourceOf(w)
 }
 
-// readFile parses a file, and finds what its user has not yet filled in: bash reads <your partition> as redirections.
+// readFile parses a file and finds its unfilled placeholders, which bash reads as redirections.
 func readFile(text []byte) (src *source, file *syntax.File, unfilled [][]int, err error) {
 	for opened := 0; ; {
 		src = newSource(text, unfilled)
@@ -90,13 +91,13 @@ func readFile(text []byte) (src *source, file *syntax.File, unfilled [][]int, er
 // openHereDocument matches the parser's error about a here-document without its end, which bash accepts.
 var openHereDocument = regexp.MustCompile("unclosed here-document `(.*)`$")
 
-// Bounds of how often a file is parsed.
+// Limits of how often a file is parsed.
 const (
-	maxUnfilled = 50 // words to fill in
+	maxUnfilled = 50 // placeholders
 	maxOpened   = 5  // here-documents without an end
 )
 
-// fillIns finds the words to fill in among the redirections, or in the line with the syntax error.
+// fillIns finds placeholders among the redirections, or in the line with the syntax error.
 func fillIns(src *source, file *syntax.File, err error, text []byte) (found [][]int) {
 	seen := map[int]bool{}
 	add := func(from, to int) {
@@ -136,9 +137,9 @@ func fillIns(src *source, file *syntax.File, err error, text []byte) (found [][]
 	return found
 }
 
-// isRedirections reports whether <a>b, whose first end bytes look like a word to fill in, is two redirections.
+// isRedirections reports whether <a>b, whose first end bytes look like a placeholder, is two redirections.
 func isRedirections(text []byte, end int) bool {
-	const ends = " \t\"';|&)/:,=" // what may follow a word to fill in
+	const ends = " \t\"';|&)/:,=" // what may follow a placeholder
 	return end < len(text) && !bytes.ContainsAny(text[:end], " \t") && strings.IndexByte(ends, text[end]) < 0
 }
 
@@ -175,6 +176,9 @@ func (s *source) placeOfByte(i int) int {
 // shell, joins it with the next line.
 var openComment = regexp.MustCompile(`^(?:(?:[^'"#]|'[^']*'|"(?:[^"\\]|\\.)*")*[ \t])?#`)
 
+// quotedName matches the beginning of an element "NAME"=value. The parser, unlike bash, does not take it in an array.
+var quotedName = regexp.MustCompile(`(?m)((?:^|[ \t(]))"(\w+)"=`)
+
 func (s *source) parseShell() (*syntax.File, error) {
 	text := slices.Clone(s.text)
 	end := 0
@@ -184,7 +188,12 @@ func (s *source) parseShell() (*syntax.File, error) {
 			text[end-2] = ' '
 		}
 	}
-	return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(bytes.NewReader(text), "")
+	parser := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true))
+	file, err := parser.Parse(bytes.NewReader(text), "")
+	if parse := (syntax.ParseError{}); errors.As(err, &parse) && strings.Contains(parse.Text, "array element") {
+		return parser.Parse(bytes.NewReader(quotedName.ReplaceAll(text, []byte(`${1}\${2}\=`))), "") // of the same length
+	}
+	return file, err
 }
 
 // offset converts a parser's position to an index into the text.
