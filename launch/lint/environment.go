@@ -113,6 +113,12 @@ func launcherVariableUnset(s *subject) []hit {
 		if l.Remote || l.InFunction {
 			continue
 		}
+		if len(l.program) > 0 && l.program[0].Only() != nil && s.certainlyUnset(l.program[0].Only()) {
+			hits = append(hits, hit{
+				at: l.program[0].Origin(), message: showWord(l.program[0]) + ", the program of " + l.kind + ", is never set",
+				why: "the launcher ends with a message about its arguments, or takes the next word for its program",
+			})
+		}
 		for _, name := range []string{
 			"nnodes", "num-machines", "num-nodes", "nproc-per-node", "num-gpus", "num-processes", "node-rank",
 			"machine-rank", "master-addr", "main-process-ip", "master-port", "main-process-port", "rdzv-endpoint",

@@ -2,7 +2,6 @@ package lint
 
 import (
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,18 +10,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
-
-func programNotPython(_ *subject, l *launch) []hit {
-	if _, free := l.findFlag("no-python", "run-path", "module", "m"); free || len(l.program) == 0 {
-		return nil
-	}
-	text, _ := l.program[0].Literal()
-	name := path.Base(text)
-	if slices.Contains([]string{"bash", "sh", "env", "python", "python3"}, name) || strings.HasSuffix(name, ".sh") {
-		return []hit{{at: l.program[0].Origin(), message: l.kind + " runs " + name + " with python"}}
-	}
-	return nil
-}
 
 // bindsToOne matches values of --gpu-bind that show each task one GPU.
 var bindsToOne = regexp.MustCompile(`^(verbose,|v,)?(single:1$|per_task:1$|map_gpu:)`)
@@ -93,30 +80,6 @@ func llamaFactoryNodeRank(s *subject) []hit {
 			h = hit{at: rank.At, message: "llamafactory-cli reads NODE_RANK, not RANK"}
 		}
 		hits = append(hits, h)
-	}
-	return hits
-}
-
-// ofPrograms matches variables that a training program reads on every node, and that deepspeed does not pass on.
-var ofPrograms = regexp.MustCompile(
-	`^(HF|TRANSFORMERS|WANDB|TOKENIZERS|CUDA|TORCH|OMP|GLOO|DS|TRITON)_|^LD_LIBRARY_PATH$`)
-
-func deepspeedExports(s *subject) []hit {
-	fileOfVariables := s.assignsVariable("DS_ENV_FILE") || slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return slices.ContainsFunc(c.Redirects, func(w script.Word) bool {
-			return strings.HasSuffix(w.Text(), ".deepspeed_env")
-		})
-	})
-	var hits []hit
-	for _, l := range s.launches {
-		if l.kind != "deepspeed" || l.open || !s.hasHostfile(l) {
-			continue
-		}
-		for _, a := range s.Assignments {
-			if ofPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < l.Seq && a.Depth == 0 && !fileOfVariables {
-				hits = append(hits, hit{at: a.At, message: "deepspeed does not pass " + a.Name + " to the other nodes"})
-			}
-		}
 	}
 	return hits
 }

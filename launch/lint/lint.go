@@ -118,7 +118,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	if !s.Heterogeneous {
 		sub.job = newStep(step{}, s.Batch, sub.isBatch())
 	}
-	sub.otherNodes = sub.countOtherNodes()
+
 	for _, c := range s.Commands {
 		if l := newLaunch(c); l != nil {
 			sub.launches = append(sub.launches, l)

@@ -14,8 +14,7 @@ func glooInterface(s *subject) []hit {
 		if a.Name != "GLOO_SOCKET_IFNAME" {
 			continue
 		}
-		text := a.Value.Text()
-		if strings.ContainsAny(text, "^=") {
+		if text, known := a.Value.Literal(); known && strings.ContainsAny(text, "^=") {
 			hits = append(hits, hit{
 				at:      a.Value.Origin(),
 				message: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands",

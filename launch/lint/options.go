@@ -1,12 +1,13 @@
 package lint
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
@@ -51,7 +52,8 @@ func slurmOptionUnknown(s *subject) []hit {
 			continue
 		}
 		seen[o.Name] = true
-		if len(o.Name) < 2 || slices.Contains(names, o.Name) || strings.HasPrefix(o.Name, "container-") || !startsWithLetter(o.Name) {
+		double := bytes.HasPrefix(s.Text[o.At:], []byte("--"))
+		if len(o.Name) < 2 && !double || slices.Contains(names, o.Name) || strings.HasPrefix(o.Name, "container-") || !startsWithLetter(o.Name) {
 			continue
 		}
 		var meant []string
@@ -60,13 +62,12 @@ func slurmOptionUnknown(s *subject) []hit {
 				meant = append(meant, name)
 			}
 		}
-		written := strings.ReplaceAll(o.Name, "_", "-")
-		near := misspelled(written, names)
-		if o.Name == "workdir" { // up to Slurm 17.02
-			hits = append(hits, hit{at: o.At, message: "Slurm has no option --workdir any more", fix: "use --chdir"})
-			continue
-		}
+		near := cmp.Or(map[string]string{
+			"workdir": "chdir", "cores-per-task": "cpus-per-task", // the first up to Slurm 17.02
+		}[o.Name], misspelled(strings.ReplaceAll(o.Name, "_", "-"), names))
 		switch {
+		case len(o.Name) == 1:
+			hits = append(hits, hit{at: o.At, message: "Slurm has no option --" + o.Name, fix: "use -" + o.Name + ", or the long name"})
 		case len(meant) == 1 || len(meant) == 0 && near == "":
 		case len(meant) > 1:
 			says := "--" + o.Name + " is the beginning of --" + strings.Join(meant, ", --")
@@ -80,16 +81,16 @@ func slurmOptionUnknown(s *subject) []hit {
 
 // Forms of values.
 var (
-	gresForm    = regexp.MustCompile(`^gpu(:[A-Za-z][\w.-]*|:\d[\w.-]+)?(:\d+[kKmM]?)?(\([A-Z]:[\d,-]+\))?$`)
 	usualHours  = regexp.MustCompile(`^(?:12|24|36|48|72|96|168)$`)
 	hoursAsMMSS = regexp.MustCompile(`^(?:24|36|48|72|96):00$`)
+	onlySeconds = regexp.MustCompile(`^(?:0+:)?0+:0([1-9])$`)
 )
 
 // slurmValue finds values that Slurm rejects, or understands in another unit.
 func slurmValue(s *subject) []hit {
 	var hits []hit
 	for o := range s.slurmOptions {
-		if h := valueOf(o, s.Text); h.message != "" {
+		if h := valueOf(o); h.message != "" {
 			hits = append(hits, h)
 		}
 	}
@@ -106,121 +107,69 @@ func slurmValue(s *subject) []hit {
 	return hits
 }
 
-func valueOf(o script.Option, file []byte) hit {
+// valueOf finds a time limit in a smaller unit than its author meant.
+func valueOf(o script.Option) hit {
 	text, known := o.Value.Literal()
-	n, number := o.Value.Int()
-	rejects := "Slurm rejects the script, or the step"
-	switch short := string(file[o.At:min(o.At+3, len(file))]); {
-	case len(short) == 3 && short[0] == '-' && short[1] != '-' && short[2] == '=' && strings.IndexByte("NncGtpwA", short[1]) >= 0:
-		return hit{at: o.At, message: short + " has a value that begins with =", why: rejects,
-			fix: "use " + short[:2] + " VALUE, or the long option with ="}
-	case !known || text == "":
-	case o.Name == "gres":
-		for entry := range strings.SplitSeq(text, ",") {
-			if entry = strings.TrimPrefix(entry, "gres:"); strings.HasPrefix(entry, "gpu") && !gresForm.MatchString(entry) {
-				return hit{
-					at: o.Value.Origin(), message: "--gres=" + lineerr.Clip(text) + " is not of the form gpu:TYPE:NUMBER",
-					why: rejects + " (\"Invalid generic resource (gres) specification\")", fix: "use --gres=gpu:4, or --gres=gpu:a100:4",
-				}
-			}
-		}
-	case strings.HasPrefix(o.Name, "mem") && o.Name != "mem-bind" && number && n > 0 && n < 1000:
-		h := hit{
-			at: o.Value.Origin(), message: fmt.Sprintf("--%s=%d is %d MB", o.Name, n, n),
-			why: "the unit is MB, so the job is killed as soon as it uses more", fix: fmt.Sprintf("use --%s=%dG", o.Name, n),
-		}
-		if n >= 256 {
-			h.severity = Warning
-		}
-		return h
-	case o.Name == "time" && usualHours.MatchString(text):
-		return hit{
-			at: o.Value.Origin(), severity: Warning, message: "--time=" + text + " is " + text + " minutes",
-			why: "if hours are meant, Slurm ends the job much too early", fix: "use --time=" + text + ":00:00 for hours",
-		}
-	case o.Name == "time" && hoursAsMMSS.MatchString(text):
-		return hit{
-			at: o.Value.Origin(), severity: Warning, message: "--time=" + text + " is " + text[:2] + " minutes and 0 seconds",
-			why: "if hours are meant, Slurm ends the job much too early", fix: "use --time=" + text + ":00 for hours",
-		}
+	if !known || o.Name != "time" {
+		return hit{}
 	}
-	return hit{}
+	h := hit{
+		at: o.Value.Origin(), severity: Warning, why: "if hours are meant, Slurm ends the job much too early",
+		fix: "use --time=" + text + ":00:00 for hours",
+	}
+	switch m := onlySeconds.FindStringSubmatch(text); {
+	case usualHours.MatchString(text):
+		h.message = "--time=" + text + " is " + text + " minutes"
+	case hoursAsMMSS.MatchString(text):
+		h.message, h.fix = "--time="+text+" is "+text[:2]+" minutes and 0 seconds", "use --time="+text+":00 for hours"
+	case m != nil:
+		h.message = "--time=" + text + " is " + m[1] + " seconds"
+		h.why, h.fix = "if minutes are meant, Slurm ends the job much too early", "use --time="+m[1]+" for minutes"
+	}
+	return h
 }
 
-// slurmSets lists variables that Slurm sets only with an option.
-func slurmSets(name string) []string {
-	return map[string][]string{
-		"SLURM_CPUS_PER_TASK":   {"cpus-per-task"},
-		"SLURM_NTASKS_PER_NODE": {"ntasks-per-node"},
-		"SLURM_GPUS":            {"gpus"},
-		"SLURM_GPUS_PER_TASK":   {"gpus-per-task"},
-		"SLURM_CPUS_PER_GPU":    {"cpus-per-gpu"},
-		"SLURM_MEM_PER_CPU":     {"mem-per-cpu"},
-		"SLURM_MEM_PER_GPU":     {"mem-per-gpu"},
-	}[name]
-}
-
-// rightName returns the variable that is meant by a name that Slurm does not set, or "".
-func rightName(name string) string {
-	for right, wrong := range map[string]string{
-		"SLURM_NODEID":          "SLURM_NODE_ID SLURM_NODE_RANK SLURM_NODERANK",
-		"SLURM_LOCALID":         "SLURM_LOCAL_ID SLURM_LOCAL_RANK",
-		"SLURM_PROCID":          "SLURM_PROC_ID SLURM_RANK SLURM_TASK_ID SLURM_TASKID SLURM_TASK_RANK",
-		"SLURM_NNODES":          "SLURM_NUM_NODES SLURM_NODES SLURM_N_NODES SLURM_JOB_NNODES SLURM_NNODE SLURM_JOB_NODES",
-		"SLURM_NTASKS":          "SLURM_NUM_TASKS SLURM_NTASK SLURM_NPROC SLURM_WORLD_SIZE SLURM_N_TASKS",
-		"SLURM_JOB_NODELIST":    "SLURM_NODE_LIST SLURM_JOBNODELIST PBS_NODEFILE LSB_HOSTS PE_HOSTFILE",
-		"SLURM_GPUS_ON_NODE":    "SLURM_NUM_GPUS SLURM_NGPUS SLURM_GPU_ON_NODE SLURM_GPUS_ON_NODES SLURM_GPU_PER_NODE",
-		"SLURM_CPUS_PER_TASK":   "SLURM_CPU_PER_TASK",
-		"SLURM_JOB_NAME":        "SLURM_JOBNAME",
-		"SLURM_JOB_ID":          "PBS_JOBID LSB_JOBID",
-		"SLURM_SUBMIT_DIR":      "PBS_O_WORKDIR LS_SUBCWD SLURM_SUBMITDIR",
-		"SLURM_ARRAY_TASK_ID":   "PBS_ARRAYID SGE_TASK_ID LSB_JOBINDEX SLURM_ARRAYID SLURM_ARRAY_ID",
-		"SLURM_NTASKS_PER_NODE": "SLURM_TASKS_PER_NODES SLURM_NTASK_PER_NODE",
+// optionOf returns the option without which Slurm does not set a variable, or "".
+func optionOf(name string) string {
+	for _, option := range []string{
+		"cpus-per-task", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "cpus-per-gpu", "mem-per-cpu", "mem-per-gpu",
 	} {
-		if slices.Contains(strings.Fields(wrong), name) {
-			return right
+		if name == "SLURM_"+strings.ToUpper(strings.ReplaceAll(option, "-", "_")) {
+			return option
 		}
 	}
 	return ""
 }
 
-// ofSlurm matches variables of schedulers in text that is not expanded further.
-var ofSlurm = regexp.MustCompile(`\$?\{?\b((?:SLURM|PBS|LSB|SGE)_\w+)(:?[-=?+])?`)
+// ofSlurm matches Slurm's variables in text that is not expanded further.
+var ofSlurm = regexp.MustCompile(`\$?\{?\b(SLURM_\w+)(:?[-=?+])?`)
 
-// slurmVariableUnset finds variables that Slurm does not set: misspelled names, and variables of options that the
-// job does not use.
+// slurmVariableUnset finds variables of Slurm's options that the job does not use.
 func slurmVariableUnset(s *subject) []hit {
+	if !s.isBatch() {
+		return nil // salloc may have set it
+	}
 	var hits []hit
 	seen := map[string]bool{}
 	for r, at := range s.refs {
-		if seen[r.Name] || !ofScheduler.MatchString(r.Name) {
+		option := optionOf(r.Name)
+		if option == "" || seen[r.Name] {
 			continue
 		}
 		seen[r.Name] = true
-		needs, right := slurmSets(r.Name), rightName(r.Name)
-		if len(needs) == 0 && right == "" || r.Default != nil || r.Required || r.Assigned || s.assignsVariable(r.Name) ||
+		given := func(o script.Option) bool { return o.Name == option }
+		if r.Default != nil || r.Required || r.Assigned || s.assignsVariable(r.Name) || containsFunc(s.slurmOptions, given) ||
 			regexp.MustCompile(`-[nzv] +["']?\$?\{?`+r.Name+`\b`).Match(s.Text) {
 			continue
 		}
-		given := func(o script.Option) bool { return slices.Contains(needs, o.Name) }
-		switch {
-		case right != "" && (s.isBatch() || len(s.commandsNamed("srun")) > 0 || strings.HasPrefix(r.Name, "SLURM")):
-			hits = append(hits, hit{at: at, severity: Error, message: "Slurm sets no variable " + r.Name, fix: "use $" + right})
-		case len(needs) == 0 || !s.isBatch() || containsFunc(s.slurmOptions, given):
-			continue
-		default:
-			hits = append(hits, hit{
-				at: at, message: r.Name + " is used without --" + needs[0],
-				why: "Slurm sets it only with that option: unless sbatch gets it on its command line, the variable is empty",
-				fix: "add #SBATCH --" + needs[0] + "=VALUE, or use ${" + r.Name + ":-VALUE}",
-			})
+		fix := "add #SBATCH --" + option + "=VALUE, or use ${" + r.Name + ":-VALUE}"
+		if r.Name == "SLURM_GPUS_PER_NODE" {
+			fix = "use SLURM_GPUS_ON_NODE"
 		}
+		hits = append(hits, hit{at: at, message: r.Name + " is used without --" + option, fix: fix})
 	}
 	return hits
 }
-
-// ofScheduler matches the names of a scheduler's variables.
-var ofScheduler = regexp.MustCompile(`^(?:SLURM|PBS|LSB|LS|SGE|PE)_`)
 
 // refs calls yield with the unknown parts of all words.
 func (s *subject) refs(yield func(*script.Ref, int) bool) {

@@ -25,18 +25,13 @@ func rankOnBatchLine(s *subject) []hit {
 			hits = append(hits, outerRanks(s, srun, c.Env, c.Words, c.Depth)...)
 		}
 	}
-	hits = append(hits, s.rankConditions()...)
+
 	for _, a := range s.Assignments { // export RANK=$SLURM_PROCID in front of srun
 		ranks := []string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK", "PET_NODE_RANK"}
 		if !slices.Contains(ranks, a.Name) || a.Depth > 0 || a.Exported == 0 {
 			continue
 		}
-		if n, known := a.Value.Int(); known && a.Name == "RANK" && !a.Branch && s.laterStepsRead(a) {
-			hits = append(hits, hit{
-				at: a.At, message: fmt.Sprintf("RANK is %d in every task of srun", n), why: "the job waits for the other ranks until a timeout",
-				fix: "let each task set it: srun bash -c 'RANK=$SLURM_PROCID python train.py'",
-			})
-		}
+
 		for _, c := range a.Value.Chars {
 			if c.Ref != nil && ofTask(c.Ref.Name) && s.laterStepsRead(a) {
 				says := a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"
@@ -115,14 +110,6 @@ func tasksPerNode(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
 		srun := l.Starter("srun")
-		if mpi := l.Starter("mpirun", "mpiexec", "orterun"); mpi != nil && !l.perTask() {
-			if n, at := mpiProcesses(mpi, l.Command); s.job.nodes > 0 && n > s.job.nodes {
-				says := fmt.Sprintf("%s starts %s %s, and the job has %s",
-					mpi.Name(), l.kind, timesOf(n), countOf(s.job.nodes, "node"))
-				hits = append(hits, hit{at: at, message: says})
-			}
-			continue
-		}
 		switch {
 		case srun != nil && !l.perTask():
 			st := s.stepOfStarter(srun)
@@ -140,21 +127,6 @@ func tasksPerNode(s *subject) []hit {
 		}
 	}
 	return hits
-}
-
-// mpiProcesses returns the value of mpirun's -np or -n before the program that it starts, and its
-// place. It returns 0 if the value is unknown.
-func mpiProcesses(mpi, program *script.Command) (n, at int) {
-	for i, w := range mpi.Words[:len(mpi.Words)-1] {
-		switch text := w.Text(); {
-		case text == program.Words[0].Text(), text == "bash":
-			return 0, 0
-		case text == "-np", text == "-n", text == "--np":
-			n, _ = mpi.Words[i+1].Int()
-			return n, w.Origin()
-		}
-	}
-	return 0, 0
 }
 
 // tasksAt returns the place of the number of tasks.
@@ -176,15 +148,12 @@ func tasksAt(s *subject, srun *script.Command) int {
 	return 0
 }
 
-// ofLightning matches names of a framework that takes the tasks of Slurm for its ranks.
-var ofLightning = regexp.MustCompile(`(?i)lightning`)
-
 func pythonRunsOnce(s *subject) []hit {
 	if !s.isBatch() || !s.job.wantsGPUs() || len(s.launches) > 0 {
 		return nil
 	}
 	// More tasks than GPUs on one node are probably meant as CPUs.
-	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus > 0 && s.job.perNode > s.job.gpus && !ofLightning.Match(s.Text)) {
+	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus > 0 && s.job.perNode > s.job.gpus) {
 		return nil
 	}
 	var hits []hit
@@ -220,10 +189,6 @@ func pythonRunsOnce(s *subject) []hit {
 		if s.job.nodes == 1 { // the program may start its own processes, or use all GPUs from one
 			h.severity = Warning
 			h.why = "a batch script runs once: unless the program starts its own processes, it uses one GPU"
-			if s.job.gpus > 0 && s.job.perNode > s.job.gpus {
-				h.why = "a batch script runs once, and Lightning takes the number of tasks for the number of ranks: it waits for the others, and only " + countOf(s.job.gpus, "GPU") + " can have one"
-				h.fix = fmt.Sprintf("use --ntasks-per-node=%d with srun python ..., and --cpus-per-task for CPUs", s.job.gpus)
-			}
 		}
 		hits = append(hits, h)
 	}
@@ -245,19 +210,16 @@ func isPreparation(file string) bool {
 	return false
 }
 
-func torchrunRunsOnce(s *subject, l *launch) []hit {
-	if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
-		return nil
+// nnodesMismatch finds launchers and programs that are told another number of nodes than their step or job has.
+func nnodesMismatch(s *subject) []hit {
+	hits := programMismatch(s)
+	for _, l := range s.launches {
+		hits = append(hits, launchMismatch(s, l)...)
 	}
-	h := hit{at: l.At,
-		message: fmt.Sprintf("the job has %d nodes, but torchrun is started by the batch script itself", max(s.job.nodes, s.otherNodes))}
-	if s.otherNodes > 1 {
-		h.fix = startElsewhere
-	}
-	return []hit{h}
+	return hits
 }
 
-func nnodesMismatch(s *subject, l *launch) []hit {
+func launchMismatch(s *subject, l *launch) []hit {
 	srun := l.Starter("srun")
 	if l.kind != "torchrun" || srun == nil || l.Branch || l.open || usesPET(s) {
 		return nil
@@ -331,11 +293,16 @@ func workersInOtherJobs(s *subject) []hit {
 	return hits
 }
 
+// processesExceedGPUs finds more processes on a node than visible devices, or than GPUs of the job.
 func processesExceedGPUs(s *subject, l *launch) []hit {
 	st := s.stepOfLaunch(l)
 	n, f, known := l.processesPerNode(st)
-	if !known || l.kind == "deepspeed" || l.Remote {
+	// deepspeed ignores the devices if it gets a number.
+	if !known || l.kind == "deepspeed" {
 		return nil
+	}
+	if hits := exceedsVisible(l, n, f); hits != nil || l.Remote {
+		return hits
 	}
 	_, devices := l.visibleDevices()
 	h := hit{at: f.value.Origin(), message: fmt.Sprintf("%d processes per node, but %s", n, countOf(st.gpus, "GPU"))}
@@ -354,26 +321,12 @@ func processesExceedGPUs(s *subject, l *launch) []hit {
 	return []hit{h}
 }
 
-func processesExceedVisible(s *subject) []hit {
-	hits := devicesShared(s)
-	for _, l := range s.launches {
-		hits = append(hits, launchExceedsVisible(l, s.stepOfLaunch(l))...)
-	}
-	return hits
-}
-
-func launchExceedsVisible(l *launch, st step) []hit {
-	n, f, known := l.processesPerNode(st)
-	// deepspeed ignores the variable if it gets a number.
-	if !known || l.kind == "deepspeed" {
-		return nil
-	}
+func exceedsVisible(l *launch, n int, f flag) []hit {
 	name, devices := l.visibleDevices()
 	if devices == 0 || n <= devices {
 		return nil
 	}
-	h := hit{at: f.value.Origin()}
-	h.message = fmt.Sprintf("%d processes per node, but %s has %s", n, name, countOf(devices, "device"))
+	h := hit{at: f.value.Origin(), message: fmt.Sprintf("%d processes per node, but %s has %s", n, name, countOf(devices, "device"))}
 	if a := l.Getenv(name); a != nil && isPartition(a.Value) {
 		h.message = fmt.Sprintf("%d processes per node, but CUDA uses only the first MIG device of %s", n, name)
 		h.fix = "start a launcher for each MIG device, with that device alone in " + name
@@ -422,83 +375,35 @@ func countDevices(w script.Word) int {
 	return len(names)
 }
 
-// wrongRank finds ranks that are taken from another variable of Slurm.
-func wrongRank(s *subject) (hits []hit) {
-	add := func(at int, name, from, why, right string) {
-		hits = append(hits, hit{at: at, message: name + " is $" + from, why: why, fix: "use $" + right})
-	}
-	for _, l := range s.launches {
-		f, ok := l.nodeRank()
-		if r := f.value.Only(); ok && r != nil && r.Name == "SLURM_LOCALID" && r.Default == nil && !l.isSingleNode(s.stepOfLaunch(l)) {
-			add(f.value.Origin(), "the node rank", r.Name,
-				"it counts the tasks of a node, so with a task per node every node has rank 0", "SLURM_NODEID")
-		}
-	}
-	look := func(name string, value script.Word, st step) {
-		r := value.Only()
-		if r == nil || r.Default != nil || r.Edited || r.Assigned {
-			return
-		}
-		switch {
-		case (name == "LOCAL_RANK" || name == "CUDA_VISIBLE_DEVICES") && r.Name == "SLURM_PROCID" && st.nodes > 1:
-			add(value.Origin(), name, r.Name,
-				"it counts the tasks of all nodes: on the second node no GPU has that number (\"invalid device ordinal\")", "SLURM_LOCALID")
-		case name == "RANK" && r.Name == "SLURM_LOCALID" && st.nodes > 1:
-			add(value.Origin(), name, r.Name, "it counts the tasks of a node: every node has the same ranks, and the job hangs", "SLURM_PROCID")
-		case name == "RANK" && r.Name == "SLURM_NODEID" && st.nodes > 0 && st.perNode > 1:
-			add(value.Origin(), name, r.Name, "all tasks of a node have the same rank, and the job hangs", "SLURM_PROCID")
-		case name == "NODE_RANK" && r.Name == "SLURM_LOCALID" && st.nodes > 1:
-			add(value.Origin(), name, r.Name, "it counts the tasks of a node, so with a task per node every node has rank 0", "SLURM_NODEID")
-		}
-	}
-	for a := range s.sets() {
-		st := s.job
-		via := a.Via
-		if a.command != nil {
-			via = append(slices.Clip(via), a.command.Via...)
-		}
-		for _, c := range via {
-			if c.Name() == "srun" {
-				st = s.stepOfStarter(c)
-			}
-		}
-		look(a.Name, a.Value, st)
+// toldNodes matches arguments of programs that say the number of nodes.
+var toldNodes = regexp.MustCompile(`^(?:--?|\+{0,2}trainer\.|--trainer\.)(?:nnodes|num[-_]nodes|n_nodes)(?:=(\d+))?$`)
+
+// programMismatch finds programs that are told another number of nodes than the job has.
+func programMismatch(s *subject) (hits []hit) {
+	if !s.isBatch() || s.job.nodes < 2 || s.Heterogeneous {
+		return nil
 	}
 	for _, c := range s.Commands {
-		if srun := c.Starter("srun"); srun != nil && runsPython(c) {
-			for i, w := range c.Words[1:] {
-				name, value, found := w.Cut('=')
-				if !found && i+2 < len(c.Words) {
-					value = c.Words[i+2]
-				}
-				if option := strings.ReplaceAll(name.Text(), "-", "_"); option == "__local_rank" || option == "__rank" {
-					look(strings.ToUpper(option[2:]), value, s.stepOfStarter(srun))
-				}
+		if !runsPython(c) || c.Branch || c.InFunction || c.Background {
+			continue
+		}
+		for i, w := range c.Words {
+			if !toldNodes.MatchString(w.Text()) {
+				continue
+			}
+			_, value, found := w.Cut('=')
+			if !found && i+1 < len(c.Words) {
+				value = c.Words[i+1]
+			}
+			if n, known := value.Int(); known && n != s.job.nodes {
+				hits = append(hits, hit{
+					at: w.Origin(), severity: Warning,
+					message: fmt.Sprintf("the program is told %s, but the job has %d", countOf(n, "node"), s.job.nodes),
+					why:     "it uses that many nodes, and the others stay idle, or it waits for some that the job does not have",
+					fix:     "pass the job's own: trainer.nnodes=$SLURM_NNODES",
+				})
 			}
 		}
 	}
 	return hits
-}
-
-// conditionOnRank matches a condition on a variable that differs between tasks.
-var conditionOnRank = regexp.MustCompile(`\bSLURM_(?:PROCID|NODEID|LOCALID)\b`)
-
-// rankConditions finds branches of the batch script that depend on the rank of a task.
-func (s *subject) rankConditions() []hit {
-	itself := slices.ContainsFunc(s.commandsNamed("srun"), func(c *script.Command) bool { return strings.Contains(c.Text(), "$0") })
-	if !s.isBatch() || itself || s.job.nodes <= 1 && s.job.tasks <= 1 {
-		return nil
-	}
-	for _, c := range s.Commands {
-		onRank := slices.ContainsFunc(c.Guards, conditionOnRank.MatchString)
-		if c.Depth > 0 || c.InFunction || !onRank || !startsTrainer(c) && !slices.Contains([]string{"srun", "ray", "mpirun"}, c.Name()) {
-			continue
-		}
-		return []hit{{
-			at: c.At, severity: Warning, message: "the batch script decides by the rank of a task",
-			why: "only one shell runs the batch script, as task 0 of the first node: the other branch never runs",
-			fix: "let each task decide: srun bash -c 'if [ \"$SLURM_NODEID\" = 0 ]; then ...'",
-		}}
-	}
-	return nil
 }

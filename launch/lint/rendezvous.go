@@ -230,16 +230,7 @@ func setsMasterAddr(srun *script.Command) bool {
 }
 
 func noRendezvous(s *subject, l *launch) []hit {
-	if _, host := l.host(); l.kind == "accelerate" && !host && !l.open && l.isMultiNode(s.stepOfLaunch(l)) && !l.Branch &&
-		!s.hasHostfile(l) {
-		if _, config := l.findFlag("config-file"); !config {
-			return []hit{{
-				at: l.At, severity: Warning, message: "accelerate on several machines has no --main_process_ip",
-				why: "unless the default configuration has it, every machine waits for the others at an address that does not exist",
-				fix: "use --main_process_ip=\"$MASTER_ADDR\" --main_process_port=\"$MASTER_PORT\" --machine_rank=RANK",
-			}}
-		}
-	}
+
 	if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) || s.sharesHost(l) {
 		return nil
 	}
@@ -312,15 +303,7 @@ func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
 var ownHost = regexp.MustCompile(`^(?:\$\(|` + "`" + `)\s*hostname\b`)
 
 // masterAddrOwnHost finds masters that are another host on each node.
-func masterAddrOwnHost(s *subject) []hit {
-	hits := ownHostInTasks(s)
-	for _, l := range s.launches {
-		hits = append(hits, rendezvousAtOwnHost(s, l)...)
-	}
-	return hits
-}
-
-func rendezvousAtOwnHost(s *subject, l *launch) []hit {
+func masterAddrOwnHost(s *subject, l *launch) []hit {
 	st := s.stepOfLaunch(l)
 	host, _ := l.host()
 	r := host.Only()

@@ -2,7 +2,6 @@ package lint
 
 import (
 	"bytes"
-	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -79,12 +78,7 @@ func variableMisspelled(s *subject) (hits []hit) {
 	known := strings.Fields(`MUSA_VISIBLE_DEVICES MLU_VISIBLE_DEVICES XPU_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_RANK
 		NCCL_SOCKET_IFNAME
 		GLOO_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_P2P_DISABLE OMP_NUM_THREADS TOKENIZERS_PARALLELISM PYTORCH_CUDA_ALLOC_CONF CUDA_LAUNCH_BLOCKING`)
-	others := map[string]string{
-		"MASTER_ADDRESS": "MASTER_ADDR", "MASTER_IP": "MASTER_ADDR",
-		"CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES", "CUDA_DEVICES_VISIBLE": "CUDA_VISIBLE_DEVICES",
-		"NCCL_IFNAME": "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFACE": "NCCL_SOCKET_IFNAME",
-		"NCCL_DISABLE_IB": "NCCL_IB_DISABLE", "NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE",
-	}
+
 	seen := map[string]bool{}
 	for a := range s.sets() {
 		if seen[a.Name] {
@@ -94,11 +88,9 @@ func variableMisspelled(s *subject) (hits []hit) {
 		if slices.Contains(known, a.Name) || len(a.Name) < 8 || a.Exported == 0 && a.command == nil {
 			continue
 		}
-		right := cmp.Or(others[a.Name], misspelled(a.Name, known))
-		if right == "" || s.assignsVariable(right) || s.expands(a.Name) {
-			continue
+		if right := misspelled(a.Name, known); right != "" && !s.assignsVariable(right) && !s.expands(a.Name) {
+			hits = append(hits, hit{at: a.At, message: a.Name + " is set, and nothing reads it", fix: "use " + right})
 		}
-		hits = append(hits, hit{at: a.At, message: a.Name + " is set, and nothing reads it", fix: "use " + right})
 	}
 	return hits
 }
@@ -128,24 +120,6 @@ func scriptFolder(s *subject) (hits []hit) {
 	for _, m := range ownFolder.FindAllIndex(s.Text, -1) {
 		if !s.inComment(m[0]) {
 			return []hit{{at: m[0]}}
-		}
-	}
-	return nil
-}
-
-// ofBash matches what only bash understands, at the beginning of a command.
-var ofBash = regexp.MustCompile(`(?m)^\s*(?:source\s|if \[\[ |\[\[ |function \w+ *\{|(?:export\s+)?\w+=\(|declare -)`)
-
-// bashInSh finds bash's own syntax in a script for sh.
-func bashInSh(s *subject) []hit {
-	shell := strings.TrimSpace(strings.TrimPrefix(firstLine(s.Text), "#!"))
-	if shell != "/bin/sh" && shell != "/usr/bin/env sh" || len(s.launches) == 0 && !s.isBatch() {
-		return nil
-	}
-	for _, m := range ofBash.FindAllIndex(s.Text, -1) {
-		if !s.inComment(m[0]) {
-			at := m[0] + len(s.Text[m[0]:m[1]]) - len(strings.TrimLeft(string(s.Text[m[0]:m[1]]), " \t\n"))
-			return []hit{{at: at, message: strings.TrimSpace(string(s.Text[m[0]:m[1]])) + " in a script for /bin/sh"}}
 		}
 	}
 	return nil

@@ -20,6 +20,16 @@ func sbatchWords(s *subject) []hit {
 		}
 		hits = append(hits, h)
 	}
+	for _, d := range s.Directives {
+		for _, w := range d.Words {
+			if before, _, joined := strings.Cut(w.Text(), "#SBATCH"); joined {
+				hits = append(hits, hit{
+					at: w.At, message: "two #SBATCH lines are joined behind " + lineerr.Clip(before),
+					why: "sbatch takes the second for a part of the value", fix: "write each #SBATCH on a separate line",
+				})
+			}
+		}
+	}
 	return hits
 }
 
@@ -29,18 +39,25 @@ var otherCase = regexp.MustCompile(`^(?i:sbatch)(\s+(--[a-z-]+(=\S+|\s+[^-\s]\S*
 // nearlyBatch matches a misspelled #SBATCH line.
 var nearlyBatch = regexp.MustCompile(`^S?[A-Z]{3,8}\s+--?[A-Za-z]`)
 
-// spacedOptions returns the comments that would be #SBATCH lines without the space after #. If the script has #SBATCH
-// lines, it returns none, because the comments may be disabled options.
+// spacedOptions returns the comments that would be #SBATCH lines without the space after or before #. If the script has
+// #SBATCH lines, it returns none, because the comments may be disabled options.
 func (s *subject) spacedOptions() (at []int) {
 	if len(s.Directives)+len(s.Late) > 0 {
 		return nil
 	}
 	for _, c := range s.Comments {
-		if text := strings.TrimLeft(c.Text, " "); text != c.Text && strings.HasPrefix(text, "SBATCH") && otherCase.MatchString(text) {
+		text := strings.TrimLeft(c.Text, " ")
+		indented := c.At > 0 && s.Text[c.At-1] != '\n' && onlyBlanksBefore(s.Text, c.At)
+		if (text != c.Text || indented) && strings.HasPrefix(text, "SBATCH") && otherCase.MatchString(text) {
 			at = append(at, c.At)
 		}
 	}
 	return at
+}
+
+// onlyBlanksBefore reports whether a byte is the first on its line, but for blanks.
+func onlyBlanksBefore(text []byte, at int) bool {
+	return len(bytes.TrimLeft(text[bytes.LastIndexByte(text[:at], '\n')+1:at], " \t")) == 0
 }
 
 func sbatchLineIgnored(s *subject) []hit {
@@ -65,10 +82,14 @@ func sbatchLineIgnored(s *subject) []hit {
 		}
 	}
 	for _, at := range s.spacedOptions() {
-		hits = append(hits, hit{
+		h := hit{
 			at: at, severity: Warning, message: "# SBATCH is not #SBATCH, and no other line has options",
 			why: "sbatch takes this line for a comment and ignores the option", fix: "remove the space after #",
-		})
+		}
+		if bytes.HasPrefix(s.Text[at:], []byte("#SBATCH")) {
+			h.message, h.fix = "#SBATCH is not at the beginning of its line, and no other line has options", "remove the space before #"
+		}
+		hits = append(hits, h)
 	}
 	// A line in a string or a here-document is not a comment.
 	var late []script.Directive
@@ -90,13 +111,7 @@ func sbatchLineIgnored(s *subject) []hit {
 func variableInSbatchLine(s *subject) []hit {
 	var hits []hit
 	for _, o := range s.Batch {
-		if slices.Contains([]string{"output", "error", "input", "chdir"}, o.Name) && o.Value.HasPrefix("~/") {
-			hits = append(hits, hit{
-				at: o.Value.Origin(), message: "--" + o.Name + "=" + showWord(o.Value) + " begins with ~, which only a shell expands",
-				why: "Slurm looks for a folder with the name ~, and the job fails without a log", fix: "write the whole path, /home/...",
-			})
-			continue
-		}
+
 		for i, c := range o.Value.Chars {
 			if c.Ref != nil || c.Byte != '$' || i+1 >= len(o.Value.Chars) || !namesVariable(o.Value.Chars[i+1]) {
 				continue
@@ -164,30 +179,7 @@ func exportDropsEnvironment(s *subject) []hit {
 	for _, c := range s.commandsNamed("srun", "sbatch", "salloc") {
 		look(c.Options)
 	}
-	return append(hits, stepsWithoutEnvironment(s)...)
-}
-
-// stepsWithoutEnvironment finds steps that get none of the variables that the script exports, because of #SBATCH --export=NONE.
-func stepsWithoutEnvironment(s *subject) []hit {
-	o, _ := findOption(s.Batch, "export")
-	text, _ := o.Value.Literal()
-	restored := s.assignsVariable("SLURM_EXPORT_ENV") || bytes.Contains(s.Text, []byte("unset SLURM_EXPORT_ENV"))
-	exports := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
-		return a.Exported > 0 && a.Depth == 0 &&
-			len(a.Via) == 0
-	})
-	if !strings.EqualFold(text, "NONE") || restored || !exports {
-		return nil
-	}
-	for _, c := range s.commandsNamed("srun") {
-		if _, own := findOption(c.Options, "export"); !own && !c.Open && s.startsTraining(c) {
-			return []hit{{
-				at: c.At, severity: Warning, message: "srun gets no variables of the script, because of --export=NONE",
-				why: "sbatch sets SLURM_EXPORT_ENV=NONE, and srun follows it: the tasks have no MASTER_ADDR, PATH or virtual environment",
-			}}
-		}
-	}
-	return nil
+	return hits
 }
 
 func sbatchInsideJob(s *subject) []hit {

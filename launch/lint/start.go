@@ -2,9 +2,7 @@ package lint
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
@@ -27,42 +25,18 @@ func (s *subject) startsOnFirstNode(l *launch) bool {
 	}
 	// Another launcher may serve the other nodes.
 	others := slices.ContainsFunc(s.launches, func(o *launch) bool { return o != l && (o.Depth > 0 || l.Background) })
-	return (s.isBatch() && s.job.nodes > 1 || s.otherNodes > 1) && !others
+	return s.isBatch() && s.job.nodes > 1 && !others
 }
 
-func launcherRunsOnce(s *subject) (hits []hit) {
-	for _, c := range s.commandsNamed("horovodrun") {
-		knows := slices.ContainsFunc(c.Words[1:], func(w script.Word) bool {
-			return slices.Contains(
-				strings.Fields("-H --hosts -hostfile --hostfile --host-discovery-script --version -cb --check-build"), w.Text())
-		})
-		if !knows && s.isBatch() && s.job.nodes > 1 && len(c.Via) == 0 && !c.Branch {
-			hits = append(hits, hit{
-				at: c.At, message: fmt.Sprintf("the job has %d nodes, but horovodrun has no -H", s.job.nodes),
-				why: "it starts all processes on the first node",
-				fix: "use srun python ..., or horovodrun -H HOST1:GPUS,HOST2:GPUS ...",
-			})
-		}
-	}
-	for _, l := range s.launches {
-		hits = append(hits, startedOnce(s, l)...)
-	}
-	return hits
-}
-
-func startedOnce(s *subject, l *launch) []hit {
-	if l.kind == "torchrun" || len(l.program) == 0 || !s.startsOnFirstNode(l) || s.hasHostfile(l) {
+func launcherRunsOnce(s *subject, l *launch) []hit {
+	if !s.startsOnFirstNode(l) || l.kind != "torchrun" && (len(l.program) == 0 || s.hasHostfile(l)) {
 		return nil
 	}
 	h := hit{
-		at: l.At,
-		message: fmt.Sprintf("the job has %d nodes, but %s is started by the batch script itself",
-			max(s.job.nodes, s.otherNodes), l.kind),
+		at:      l.At,
+		message: fmt.Sprintf("the job has %d nodes, but %s is started by the batch script itself", s.job.nodes, l.kind),
 	}
-	if s.otherNodes > 1 {
-		h.fix = startElsewhere
-	}
-	if _, ok := l.findFlag("config-file"); ok {
+	if _, ok := l.findFlag("config-file"); ok && l.kind != "torchrun" {
 		h.severity = Warning // the file may name a hostfile
 	}
 	return []hit{h}
@@ -80,19 +54,6 @@ func (s *subject) hasHostfile(l *launch) bool {
 	})
 }
 
-func srunDeepSpeed(s *subject, l *launch) []hit {
-	if l.kind != "deepspeed" || len(l.program) == 0 || !s.onSeveral(l.Command) || l.Branch {
-		return nil
-	}
-	if _, own := l.findFlag("no-ssh"); own || l.differsByTask() {
-		return nil
-	}
-	return []hit{{
-		at:      l.At,
-		message: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes)),
-	}}
-}
-
 // differsByTask reports whether arguments differ between the tasks of srun, so that these are separate runs.
 func (l *launch) differsByTask() bool {
 	return slices.ContainsFunc(l.Words, func(w script.Word) bool {
@@ -101,22 +62,7 @@ func (l *launch) differsByTask() bool {
 }
 
 func nodeRankConstant(s *subject) []hit {
-	// Find PET_NODE_RANK, the variable of torchrun's flag, before srun.
 	var hits []hit
-	for _, l := range s.launches {
-		a := l.Getenv("PET_NODE_RANK")
-		if _, given := l.nodeRank(); a == nil || given || l.kind != "torchrun" || l.backend() != "static" ||
-			l.Branch || !s.onSeveral(l.Command) {
-			continue
-		}
-		if sameInAll(a.Value, l.Depth) {
-			hits = append(hits, hit{at: a.Value.Origin(), message: "every node has node rank " + showWord(a.Value)})
-		}
-	}
-	// The script's environment may contain the node's rank.
-	told := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
-		return (a.Name == "NODE_RANK" || a.Name == "MACHINE_RANK") && len(a.Value.Refs()) > 0
-	})
 	for _, l := range s.launches {
 		_, noSSH := l.findFlag("no-ssh")
 		if l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) || l.Branch || l.kind == "deepspeed" && !noSSH {
@@ -148,9 +94,6 @@ func nodeRankConstant(s *subject) []hit {
 				why:     "each node that runs it has that rank, and waits for the others",
 				fix:     "take the rank from the caller too: --node-rank=\"$NODE_RANK\"",
 			})
-		case number && l.Starter("srun") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
-			says := "every node has node rank " + showWord(f.value) + ", and NODE_RANK is not used"
-			hits = append(hits, hit{at: f.value.Origin(), message: says})
 		}
 	}
 	return hits
@@ -175,22 +118,6 @@ func (l *launch) overHosts() bool {
 // startsUnread reports whether the script may start a training by unread text, of ssh or eval.
 func (s *subject) startsUnread() bool {
 	return len(s.commandsNamed("eval", "ssh", "pdsh", "clush", "pssh", "parallel-ssh", "parallel", "xargs")) > 0
-}
-
-// startElsewhere is the way to all nodes of a job of PBS or LSF.
-const startElsewhere = "start it on each node, once: mpirun --map-by ppr:1:node torchrun ..., pbsdsh, jsrun or ssh"
-
-// otherNodesLine matches a line of PBS or LSF that asks for nodes.
-var otherNodesLine = regexp.MustCompile(`(?m)^#(?:PBS\s+-l\s+(?:[\w=:,]*,)?(?:select|nodes)=|BSUB\s+-nnodes\s+)(\d+)`)
-
-// countOtherNodes returns the number of nodes of a job of PBS or LSF, or 0.
-func (s *subject) countOtherNodes() int {
-	m := otherNodesLine.FindSubmatch(s.Text)
-	if m == nil || s.isBatch() {
-		return 0
-	}
-	n, _ := strconv.Atoi(string(m[1])) //nolint:errcheck // digits
-	return n
 }
 
 // takesNodes reports whether a script for each node gets the number of nodes and the master from its caller.

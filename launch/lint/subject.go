@@ -17,8 +17,6 @@ type subject struct {
 	launches []*launch
 	// marked: the file begins with a byte order mark.
 	marked bool
-	// otherNodes is the number of nodes of a job of PBS or LSF, or 0.
-	otherNodes int
 }
 
 // step holds the numbers in the options of sbatch or srun. Zero means unknown.

@@ -1,11 +1,9 @@
 package lint
 
 import (
-	"bytes"
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
@@ -121,88 +119,16 @@ func outputFolder(s *subject) []hit {
 	return nil
 }
 
-// hostLine matches a line of a hostfile, also one that DeepSpeed does not read: a host, a word and a number.
-var hostLine = regexp.MustCompile(`(?m)^[ \t]*([\w.-]+)[ \t]+([A-Za-z]+)[ \t]*=[ \t]*([0-9]+)[ \t]*$|[ \t](slot)[ \t]*=[ \t]*[0-9$]`)
-
-// hostsOnly matches commands that write a file with a host in each line.
-var hostsOnly = regexp.MustCompile(`^(scontrol show hostnames?|srun (-\S+ )*hostname)\b`)
-
-// mpiLine matches lines of other hostfiles: gpu01:8, gpu01 slots 8.
-var mpiLine = regexp.MustCompile(`(?m)^[A-Za-z][\w.-]*(?::\d+| slots[ :]\d+)$`)
-
-// hostfileWithoutSlots finds hostfiles of deepspeed that have only the names of hosts.
-func hostfileWithoutSlots(s *subject, l *launch) []hit {
-	f, ok := l.findFlag("hostfile", "H")
-	if l.kind != "deepspeed" || !ok {
-		return nil
-	}
-	if m := mpiLine.FindIndex(s.Text); m != nil && !s.inComment(m[0]) {
-		return []hit{{at: m[0], message: "a line of deepspeed's hostfile is not of the form gpu01 slots=8",
-			fix: "write a blank and slots=NUMBER behind the host"}}
-	}
-	if bytes.Contains(s.Text, []byte("slots")) {
-		return nil
-	}
-	for _, c := range s.Commands {
-		writes := slices.ContainsFunc(c.Redirects, func(w script.Word) bool { return path.Base(w.Text()) == path.Base(f.value.Text()) })
-		if writes && !c.Piped && hostsOnly.MatchString(c.Text()) {
-			return []hit{{
-				at: c.At, message: "deepspeed's hostfile has only the names of hosts",
-				fix: "write slots behind each: scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed 's/$/ slots=8/' > hostfile",
-			}}
-		}
-	}
-	return nil
-}
+// hostLine matches a line of a hostfile that DeepSpeed does not read.
+var hostLine = regexp.MustCompile(`(?m)[ \t](slot)[ \t]*=[ \t]*[0-9$]`)
 
 func hostfileSlot(s *subject) []hit {
-	for _, l := range s.launches {
-		if hits := hostfileWithoutSlots(s, l); hits != nil {
-			return hits
-		}
+	if !slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "deepspeed" }) {
+		return nil
 	}
-	slots := map[string]int{}
-	for _, l := range s.launches {
-		if l.kind != "deepspeed" {
-			continue
-		}
-		for _, m := range hostLine.FindAllSubmatchIndex(s.Text, -1) {
-			if m[8] >= 0 && !s.inComment(m[0]) {
-				return []hit{{at: m[8]}}
-			}
-			declares := m[2] >= 0 &&
-				slices.Contains([]string{"export", "local", "declare", "readonly", "typeset", "env", "let"}, string(s.Text[m[2]:m[3]]))
-			if m[2] < 0 || declares || s.inComment(m[2]) {
-				continue
-			}
-			word := string(s.Text[m[4]:m[5]])
-			if word != "slots" && s.hasHostfile(l) {
-				return []hit{{at: m[4], message: "a line of deepspeed's hostfile has " + word + "= in place of slots="}}
-			}
-			slots[string(s.Text[m[2]:m[3]])], _ = strconv.Atoi(string(s.Text[m[6]:m[7]])) //nolint:errcheck // digits
-		}
-		if hits := includesMissingSlot(l, slots); hits != nil {
-			return hits
-		}
-	}
-	return nil
-}
-
-// includesMissingSlot finds GPUs in --include that the script's hostfile does not have.
-func includesMissingSlot(l *launch, slots map[string]int) []hit {
-	f, _ := l.findFlag("include", "i")
-	text, known := f.value.Literal()
-	for part := range strings.SplitSeq(text, "@") {
-		host, list, _ := strings.Cut(part, ":")
-		for device := range strings.SplitSeq(list, ",") {
-			if n, err := strconv.Atoi(device); known && err == nil && slots[host] > 0 && n >= slots[host] {
-				return []hit{{
-					at:      f.value.Origin(),
-					message: "--include has GPU " + device + " of " + host + ", which has " + strconv.Itoa(slots[host]) + " slots in the hostfile",
-					why:     "deepspeed stops (\"No slot " + device + " specified\"): slots count all GPUs of a host, and --include chooses among them",
-					fix:     "write the number of the host's GPUs behind slots=",
-				}}
-			}
+	for _, m := range hostLine.FindAllSubmatchIndex(s.Text, -1) {
+		if !s.inComment(m[0]) {
+			return []hit{{at: m[2]}}
 		}
 	}
 	return nil

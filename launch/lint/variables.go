@@ -37,14 +37,7 @@ func worldSizeOfNodes(s *subject) []hit {
 		}
 		r := a.Value.Only()
 		nodes := r != nil && slices.Contains([]string{"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES"}, r.Name)
-		ofNode := r != nil && slices.Contains([]string{"SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"}, r.Name)
-		if ofNode && tasks && s.job.nodes > 1 && len(s.launches) == 0 {
-			hits = append(hits, hit{
-				at: a.Value.Origin(), message: "WORLD_SIZE is set to the number of one node, " + r.String(),
-				why: "it is the number of processes of all nodes: each node trains alone, or ranks collide",
-				fix: "use WORLD_SIZE=$SLURM_NTASKS",
-			})
-		}
+
 		launched := slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "torchrun" && !l.perTask() })
 		if nodes && (tasks || launched) {
 			hits = append(hits, hit{at: a.Value.Origin(), message: "WORLD_SIZE is set to the number of nodes, " + r.String()})
@@ -59,45 +52,6 @@ func worldSizeOfNodes(s *subject) []hit {
 					hits = append(hits, hit{at: a.At, message: "WORLD_SIZE is set, and passed to " + l.kind + " as the number of nodes"})
 				}
 			}
-		}
-	}
-	return hits
-}
-
-func gpusPerNodeWithGres(s *subject) []hit {
-	if _, ok := findOption(s.Batch, "gpus-per-node"); ok {
-		return nil
-	}
-	severity := Error
-	if !s.isBatch() {
-		severity = Warning // salloc may have been asked for it
-	}
-	var hits []hit
-	look := func(w script.Word, starter *script.Command) {
-		for _, c := range w.Chars {
-			if c.Ref == nil || c.Ref.Name != "SLURM_GPUS_PER_NODE" || c.Ref.Default != nil || c.Ref.Required || c.Ref.Assigned {
-				continue
-			}
-			if starter != nil {
-				if _, ok := findOption(starter.Options, "gpus-per-node"); ok {
-					continue
-				}
-			}
-			hits = append(hits, hit{at: c.At, severity: severity})
-		}
-	}
-	for _, c := range s.Commands {
-		srun := c.Starter("srun")
-		if !s.isBatch() && srun == nil || !startsTrainer(c) {
-			continue
-		}
-		for _, w := range c.Words {
-			look(w, srun)
-		}
-	}
-	if s.isBatch() {
-		for _, a := range s.Assignments {
-			look(a.Value, nil)
 		}
 	}
 	return hits
