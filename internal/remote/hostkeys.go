@@ -138,18 +138,20 @@ func (c *hostKeyCheck) otherType(offered []string) error {
 		return fault.WithHint(err, "add rsa-sha2-512 to HostKeyAlgorithms in the node's sshd_config; "+
 			"before OpenSSH 7.2, create an Ed25519 key on the node (ssh-keygen -A) and add it to known_hosts")
 	}
-	keys := c.db.HostKeys(knownAs(c.target))
-	if len(keys) == 0 {
+	known := c.known()
+	if len(known) == 0 {
 		return nodeerr.Errorf("%w: %s offers only %s", ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
 	}
-	var ke *xknownhosts.KeyError
-	// No key equals noKey, so the database returns the location of the right key.
-	err := c.db.HostKeyCallback()(knownAs(c.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{})
-	known := []xknownhosts.KnownKey{{Key: keys[0].PublicKey, Filename: strings.Join(c.target.KnownHosts, ", ")}}
-	if errors.As(err, &ke) && len(ke.Want) > 0 {
-		known = ke.Want
-	}
 	return c.changed(strings.Join(offered, ", ")+" keys", "", known)
+}
+
+// known returns the node's keys in known_hosts. The callback reports them, because no key equals noKey.
+func (c *hostKeyCheck) known() []xknownhosts.KnownKey {
+	var ke *xknownhosts.KeyError
+	if errors.As(c.db.HostKeyCallback()(knownAs(c.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &ke) {
+		return ke.Want
+	}
+	return nil
 }
 
 // noKey is a public key that no other key equals.

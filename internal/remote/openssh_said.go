@@ -5,13 +5,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"regexp"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
-	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
@@ -138,12 +136,9 @@ func (a *attempt) untrusted(said string) error {
 	if strings.Contains(said, "REVOKED HOST KEY") {
 		return a.check.revoked(shows, revokedAt(a.target.KnownHosts, shows))
 	}
-	var known *xknownhosts.KeyError
-	// No key equals noKey, so the database returns the keys it holds for the node.
-	err := a.check.db.HostKeyCallback()(knownAs(a.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{})
-	if errors.As(err, &known) && len(known.Want) > 0 {
+	if known := a.check.known(); len(known) > 0 {
 		kind, _, _ := strings.Cut(shows, " ")
-		return a.check.changed(shows, kind, known.Want)
+		return a.check.changed(shows, kind, known)
 	}
 	return a.check.unknown(shows)
 }
