@@ -96,14 +96,27 @@ func setupLine(setup string) string {
 
 // Exports returns lines for a POSIX shell that set variables.
 func Exports(env map[string]string) (string, error) {
+	words, err := assignments(env)
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		if !envName.MatchString(k) {
-			return "", fmt.Errorf("invalid variable name %q", k)
-		}
-		b.WriteString("export " + k + "=" + Quote(env[k]) + "\n")
+	for _, w := range words {
+		b.WriteString("export " + w + "\n")
 	}
 	return checkLine(b.String())
+}
+
+// assignments returns variables as words for a POSIX shell: NAME='VALUE'.
+func assignments(env map[string]string) ([]string, error) {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if !envName.MatchString(name) {
+			return nil, fmt.Errorf("invalid variable name %q", name)
+		}
+		words = append(words, name+"="+Quote(env[name]))
+	}
+	return words, nil
 }
 
 // programLine returns the line of the program with its variables, without the setup.
@@ -111,28 +124,20 @@ func programLine(cmd Command) (string, error) {
 	if len(cmd.Argv) == 0 {
 		return "", fmt.Errorf("no command to run")
 	}
-	var b strings.Builder
-	if len(cmd.Env) > 0 {
-		b.WriteString("env ")
-		for _, k := range slices.Sorted(maps.Keys(cmd.Env)) {
-			if !envName.MatchString(k) {
-				return "", fmt.Errorf("invalid variable name %q", k)
-			}
-			b.WriteString(k + "=" + Quote(cmd.Env[k]) + " ")
-		}
+	words, err := assignments(cmd.Env)
+	if err != nil {
+		return "", err
+	}
+	if len(words) > 0 {
+		words = slices.Insert(words, 0, "env")
 	}
 	for i, w := range cmd.Argv {
-		if i > 0 {
-			b.WriteByte(' ')
-			if plain.MatchString(w) {
-				b.WriteString(w)
-				continue
-			}
+		if i == 0 || !plain.MatchString(w) { // a bare first word could be a reserved word or an alias
+			w = Quote(w)
 		}
-		// The first word is always quoted: bare, it could be a reserved word or an alias.
-		b.WriteString(Quote(w))
+		words = append(words, w)
 	}
-	return b.String(), nil
+	return strings.Join(words, " "), nil
 }
 
 func checkLine(line string) (string, error) {
