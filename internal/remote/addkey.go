@@ -33,10 +33,8 @@ func (c *hostKeyCheck) addKey() string {
 		return before + shellWords(append(words, "true"))
 	}
 	scan := shellWords([]string{"ssh-keyscan", "-p", strconv.Itoa(t.Port), t.Address})
-	if n := len(t.Jump); n > 0 {
-		jump := t.Jump[n-1]
-		jump.Jump = t.Jump[:n-1]
-		scan = shellWords(append(sshTo(jump), scan))
+	if len(t.Jump) > 0 {
+		scan = shellWords(append(sshTo(t.lastJump()), scan))
 	}
 	if t.HostKeyAlias != "" {
 		scan += " | sed " + Quote("s|^[^ ]*|"+t.HostKeyAlias+"|") // the name in the lines of ssh-keyscan
@@ -89,10 +87,8 @@ func sshTo(t Target) []string {
 	if t.givenKnown {
 		words = append(words, "-o", "UserKnownHostsFile="+configWord(fileWord(t.KnownHosts[0])))
 	}
-	if n := len(t.Jump); n > 0 {
-		jump := t.Jump[n-1]
-		jump.Jump = t.Jump[:n-1]
-		inner := strings.ReplaceAll(shellWords(sshTo(jump)), "%", "%%")
+	if len(t.Jump) > 0 {
+		inner := strings.ReplaceAll(shellWords(sshTo(t.lastJump())), "%", "%%")
 		words = append(words, "-o", "ProxyCommand="+strings.Replace(inner, "ssh ", "ssh -W '[%h]:%p' ", 1))
 	}
 	return append(append(words, t.SSHArgs...), "-p", strconv.Itoa(t.Port), fmt.Sprintf("%s@%s", t.User, t.word()))

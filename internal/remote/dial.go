@@ -185,12 +185,10 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 func (d *SSH) jumpTo(
 	ctx context.Context, t Target, kind string, dial func(context.Context, Target) (*sshConn, error),
 ) (*sshConn, func(), error) {
-	n := len(t.Jump)
-	if n == 0 {
+	if len(t.Jump) == 0 {
 		return nil, func() {}, nil
 	}
-	last := t.Jump[n-1]
-	last.Jump, last.jump = t.Jump[:n-1], true
+	last := t.lastJump()
 	jump, release, err := d.jumps.get(ctx, kind+jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) {
 		return dial(ctx, last)
 	})

@@ -106,6 +106,14 @@ func (p *jumpConns) release(key string, s *jumpConn) {
 	}
 }
 
+// lastJump returns the jump host that connects to t, with the other ones as its own.
+func (t Target) lastJump() Target {
+	n := len(t.Jump) - 1
+	last := t.Jump[n]
+	last.Jump, last.jump = t.Jump[:n], true
+	return last
+}
+
 // jumpKey returns a key that identifies a chain of jump hosts.
 func jumpKey(chain []Target) string {
 	var b strings.Builder

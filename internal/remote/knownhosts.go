@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 
@@ -128,7 +127,7 @@ func (db *keyDB) unreadable() string {
 	case n == 0:
 		return ""
 	case n > few:
-		return fmt.Sprintf(" (%s; and %d more lines)", strings.Join(slices.Clone(db.leftOut[:few]), "; "), n-few)
+		return fmt.Sprintf(" (%s; and %d more lines)", strings.Join(db.leftOut[:few], "; "), n-few)
 	}
 	return " (" + strings.Join(db.leftOut, "; ") + ")"
 }
