@@ -14,46 +14,23 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// Table writes rows below a header, in aligned columns. Without a header, the first cells are titles. A table that is wider
-// than the terminal is made narrower: it loses columns without values, its widest texts wrap, a long first or last cell gets
-// its own line, and in the end every cell does. No word is cut, because it may be a name or a number to copy. Without a
-// terminal, a row is one line, for programs such as grep, unless $COLUMNS sets a width.
+// Table writes rows below a header, in aligned columns. Without a header, the first cells are titles. If the table is wider
+// than the terminal, columns without values are omitted, texts wrap, and the longest cells get separate lines. No word is
+// cut, because it may be a name or a number to copy. Without a terminal, a row is one line, for programs such as grep, unless
+// $COLUMNS sets a width.
 func Table(w io.Writer, header []string, rows [][]string) error {
-	all := make([][]string, 0, len(rows)+1)
-	if header != nil {
-		all = append(all, header)
+	t := &table{room: tableWidth(w), header: header != nil}
+	if t.header {
+		t.add(header)
 	}
 	for _, row := range rows {
-		all = append(all, lists.Map(row, cleanLine))
+		t.add(lists.Map(row, cleanLine))
 	}
+	t.fit()
 	var out strings.Builder
-	if width := tableWidth(w); len(all) > 0 {
-		if header != nil && newGrid(all, math.MaxInt, narrowing{}).total > width {
-			all = withoutEmpty(all)
-		}
-		writeTable(&out, all, width, header == nil)
-	}
+	t.write(&out)
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-// withoutEmpty removes the columns that have no value in any row below the header.
-func withoutEmpty(rows [][]string) [][]string {
-	empty := func(i int) bool {
-		return !slices.ContainsFunc(rows[1:], func(row []string) bool { return i < len(row) && row[i] != "-" && row[i] != "" })
-	}
-	kept := make([][]string, len(rows))
-	for i := range rows[0] {
-		if i > 0 && empty(i) {
-			continue
-		}
-		for n, row := range rows {
-			if i < len(row) {
-				kept[n] = append(kept[n], row[i])
-			}
-		}
-	}
-	return kept
 }
 
 // tableWidth returns the number of columns that a table on w may have.
@@ -67,107 +44,115 @@ func tableWidth(w io.Writer) int {
 
 const (
 	columnGap = 2
-	wrapped   = 2  // the indentation of a first cell's further lines
-	readable  = 24 // the least columns for a text that wraps, if there is room
+	hanging   = 2  // indentation of a first cell's further lines
+	readable  = 12 // the narrowest column for a text that wraps
+	longWord  = 24 // a word that is longer may wrap after its commas
 )
 
-// grid is a table with the width of each column.
-type grid struct {
-	rows   [][]string
-	widths []int
-	total  int // columns of the whole table
-	room   int // columns that it may have
-	narrowing
+// table is a table to be laid out.
+type table struct {
+	rows   [][]cell
+	header bool  // the first row is the header
+	room   int   // width of the terminal
+	limit  int   // a cell that needs more than this has separate lines
+	widths []int // of the columns
 }
 
-// narrowing is a way to make a table narrower.
-type narrowing struct {
-	least    int  // columns for a text that wraps
-	ownLine  bool // a first cell that is longer than its column has its own line
-	atCommas bool // texts wrap after commas, too
-	longEnd  bool // a last cell with a word that is longer than its column has its own line
+// cell is a text with its width on one line, and the width that it needs at least.
+type cell struct {
+	text       string
+	indent     int // of its lines after the first
+	full, need int
 }
 
-// writeTable writes a table that fits into width, if no single word is longer. Titles begin the rows of a table without a header.
-func writeTable(out *strings.Builder, rows [][]string, width int, titles bool) {
-	ways := []narrowing{{least: readable}, {least: readable / 2}}
-	if !titles {
-		ways = append(ways, narrowing{least: readable, ownLine: true}, narrowing{ownLine: true}, narrowing{ownLine: true, atCommas: true})
-	}
-	ways = append(ways, narrowing{longEnd: true})
-	var g *grid
-	for _, way := range ways {
-		if g = newGrid(rows, width, way); g.total <= width {
-			break
+func (c cell) hasValue() bool { return c.text != "" && c.text != "-" }
+
+// add adds a row.
+func (t *table) add(texts []string) {
+	row := make([]cell, len(texts))
+	for i, text := range texts {
+		c := cell{text: text, full: uniseg.StringWidth(text)}
+		if i == 0 {
+			c.indent = hanging
 		}
+		c.need = min(c.full, readable)
+		for n, piece := range pieces(text, longWord) {
+			wide := widthOf(piece)
+			if n > 0 {
+				wide += c.indent
+			}
+			c.need = max(c.need, wide)
+		}
+		row[i] = c
 	}
-	if g.total <= width || titles {
-		g.write(out)
-		return
+	t.rows = append(t.rows, row)
+}
+
+// fit sets the widths of the columns. If even the least widths exceed the room, the cells that need most leave their columns,
+// until the rest fits. A header stays.
+func (t *table) fit() {
+	full, need := func(c cell) int { return c.full }, func(c cell) int { return c.need }
+	t.limit = math.MaxInt
+	if t.header && sum(t.measure(full)) > t.room {
+		t.dropEmpty()
 	}
-	for _, row := range rows[1:] { // a line for each cell
-		writeTable(out, [][]string{{row[0]}}, width, true)
-		var cells [][]string
-		for i, cell := range row[1:] {
-			if cell != "-" {
-				cells = append(cells, []string{"  " + rows[0][i+1], cell})
+	t.limit = t.room
+	least := t.measure(need)
+	for sum(least) > t.room && t.limit > 0 {
+		t.limit--
+		least = t.measure(need)
+	}
+	t.widths = t.measure(full)
+	for sum(t.widths) > t.room {
+		widest := -1 // that can be narrower
+		for i, wide := range t.widths {
+			if wide > least[i] && (widest < 0 || wide > t.widths[widest]) {
+				widest = i
 			}
 		}
-		if len(cells) > 0 {
-			writeTable(out, cells, width, true)
+		if widest < 0 {
+			return
 		}
+		t.widths[widest]--
 	}
 }
 
-// newGrid sets the width of the columns. It is the least one if the table is wider than width.
-func newGrid(rows [][]string, width int, way narrowing) *grid {
-	g := &grid{rows: rows, room: width, narrowing: way}
-	least := g.measure()
-	if last := len(least) - 1; g.longEnd {
-		least[last] = min(least[last], readable)
-	}
-	if g.ownLine {
-		g.widths[0] = g.lead(width - sum(least) + least[0])
-		least[0] = g.widths[0]
-	}
-	for at := 0; at >= 0 && sum(g.widths) > width; {
-		at = -1 // the widest column that can be narrower
-		for i, wide := range g.widths {
-			if wide > least[i] && (at < 0 || wide > g.widths[at]) {
-				at = i
-			}
+// dropEmpty removes the columns that have no value below the header, except the first.
+func (t *table) dropEmpty() {
+	for i := len(t.rows[0]) - 1; i > 0; i-- {
+		if slices.ContainsFunc(t.rows[1:], func(row []cell) bool { return i < len(row) && row[i].hasValue() }) {
+			continue
 		}
-		if at >= 0 {
-			g.widths[at]--
-		}
-	}
-	g.total = sum(g.widths)
-	return g
-}
-
-// measure makes each column as wide as its longest cell, and returns the least widths, of the longest words.
-func (g *grid) measure() []int {
-	var least []int
-	for _, row := range g.rows {
-		for i, cell := range row {
-			if i == len(g.widths) {
-				g.widths, least = append(g.widths, 0), append(least, 0)
-			}
-			full := uniseg.StringWidth(cell)
-			g.widths[i], least[i] = max(g.widths[i], full), max(least[i], min(full, g.least))
-			for n, piece := range pieces(cell, g.atCommas) {
-				need := uniseg.StringWidth(strings.TrimSuffix(piece, " "))
-				if i == 0 && n > 0 {
-					need += wrapped
-				}
-				least[i] = max(least[i], need)
+		for n, row := range t.rows {
+			if i < len(row) {
+				t.rows[n] = slices.Delete(row, i, i+1)
 			}
 		}
 	}
-	return least
 }
 
-// sum is the width of a table.
+// measure returns the greatest width of each column, of the cells that stay in it.
+func (t *table) measure(of func(cell) int) []int {
+	var widths []int
+	for n, row := range t.rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			if !t.leaves(n, i) {
+				widths[i] = max(widths[i], of(c))
+			}
+		}
+	}
+	return widths
+}
+
+// leaves reports whether a cell has separate lines.
+func (t *table) leaves(row, column int) bool {
+	return t.rows[row][column].need > t.limit && !(t.header && row == 0)
+}
+
+// sum returns the width of a table.
 func sum(widths []int) int {
 	all := -columnGap
 	for _, w := range widths {
@@ -176,55 +161,32 @@ func sum(widths []int) int {
 	return all
 }
 
-// lead returns the width of the first column, if each longer cell has its own line.
-func (g *grid) lead(room int) int {
-	width := wrapped - columnGap
-	for _, row := range g.rows {
-		if full := uniseg.StringWidth(row[0]); full <= room {
-			width = max(width, full)
-		}
-	}
-	return width
-}
-
-func (g *grid) write(out *strings.Builder) {
-	full, last := max(g.total, readable), len(g.widths)-1
-	for _, row := range g.rows {
-		cells := make([][]string, len(row))
-		indent := wrapped // of the first cell
-		for i, cell := range row {
-			cells[i] = wrap(cell, g.widths[i], indent)
-			indent = 0
-		}
-		if g.ownLine && uniseg.StringWidth(row[0]) > g.widths[0] {
-			for _, line := range wrap(row[0], full, wrapped) {
-				out.WriteString(line + "\n")
+// write writes the cells of each row next to each other. A cell that leaves its column follows on separate lines, below its column
+// or as far right as it fits, and the rest of the row follows below it.
+func (t *table) write(out *strings.Builder) {
+	for n, row := range t.rows {
+		var block [][]string // the lines of the cells that are not yet written
+		for i, c := range row {
+			if overlong := c.need > t.room && i == len(row)-1; !t.leaves(n, i) || overlong {
+				block = append(block, c.wrap(t.widths[i]))
+				continue
 			}
-			cells[0] = nil
-		}
-		var below []string
-		if g.longEnd && last > 0 && last < len(row) {
-			if wide := widest(cells[last]); wide > g.widths[last] && wide+wrapped <= g.room {
-				indent := strings.Repeat(" ", min(sum(g.widths[:last])+columnGap, g.room-wide))
-				below = lists.Map(cells[last], func(line string) string { return indent + line + "\n" })
-				cells = cells[:last]
+			t.writeBlock(out, block)
+			start := min(sum(t.widths[:i])+columnGap, max(0, t.room-c.full))
+			for _, line := range c.wrap(t.room - start) {
+				out.WriteString(strings.Repeat(" ", start) + line + "\n")
+			}
+			block = make([][]string, i+1)
+			if !slices.ContainsFunc(row[i+1:], cell.hasValue) {
+				break
 			}
 		}
-		g.writeLines(out, cells)
-		out.WriteString(strings.Join(below, ""))
+		t.writeBlock(out, block)
 	}
 }
 
-func widest(lines []string) int {
-	wide := 0
-	for _, line := range lines {
-		wide = max(wide, uniseg.StringWidth(line))
-	}
-	return wide
-}
-
-// writeLines writes the lines of a row's cells.
-func (g *grid) writeLines(out *strings.Builder, cells [][]string) {
+// writeBlock writes cells next to each other.
+func (t *table) writeBlock(out *strings.Builder, cells [][]string) {
 	lines := 0
 	for _, cell := range cells {
 		lines = max(lines, len(cell))
@@ -236,46 +198,46 @@ func (g *grid) writeLines(out *strings.Builder, cells [][]string) {
 			if n < len(cell) {
 				text = cell[n]
 			}
-			line.WriteString(text + strings.Repeat(" ", max(0, g.widths[i]-uniseg.StringWidth(text))+columnGap))
+			line.WriteString(text + strings.Repeat(" ", max(0, t.widths[i]-uniseg.StringWidth(text))+columnGap))
 		}
 		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 }
 
-// wrap splits a text into lines of at most width columns, or one word. All but the first are indented.
-func wrap(text string, width, indent int) []string {
-	if uniseg.StringWidth(text) <= width {
-		return []string{text}
+// wrap splits the text into lines of at most limit columns, or one word.
+func (c cell) wrap(limit int) []string {
+	if c.full <= limit {
+		return []string{c.text}
 	}
-	long := func(piece string) bool { return uniseg.StringWidth(strings.TrimSuffix(piece, " "))+indent > width }
-	parts := strings.SplitAfter(text, ", ") // an item of a list stays on one line
-	for _, atCommas := range []bool{false, true} {
-		if slices.ContainsFunc(parts, long) {
-			parts = pieces(text, atCommas)
-		}
+	parts := strings.SplitAfter(c.text, ", ") // an item of a list stays on one line
+	if slices.ContainsFunc(parts, func(part string) bool { return widthOf(part)+c.indent > limit }) {
+		parts = pieces(c.text, limit-c.indent)
 	}
 	var lines []string
 	line := ""
 	for _, part := range parts {
-		if next := line + part; strings.TrimSpace(line) == "" || uniseg.StringWidth(strings.TrimSuffix(next, " ")) <= width {
+		if next := line + part; strings.TrimSpace(line) == "" || widthOf(next) <= limit {
 			line = next
 			continue
 		}
 		lines = append(lines, strings.TrimRight(line, " "))
-		line = strings.Repeat(" ", indent) + part
+		line = strings.Repeat(" ", c.indent) + part
 	}
 	return append(lines, strings.TrimRight(line, " "))
 }
 
-// pieces splits a text where it may wrap.
-func pieces(text string, atCommas bool) []string {
-	words := strings.SplitAfter(text, " ")
-	if !atCommas {
-		return words
+// pieces splits a text where it may wrap: after spaces, and words longer than limit also after commas.
+func pieces(text string, limit int) []string {
+	var all []string
+	for _, word := range strings.SplitAfter(text, " ") {
+		if widthOf(word) > limit {
+			all = append(all, strings.SplitAfter(word, ",")...)
+		} else {
+			all = append(all, word)
+		}
 	}
-	var shorter []string
-	for _, word := range words {
-		shorter = append(shorter, strings.SplitAfter(word, ",")...)
-	}
-	return shorter
+	return all
 }
+
+// widthOf returns the width of a text without the space at its end.
+func widthOf(text string) int { return uniseg.StringWidth(strings.TrimSuffix(text, " ")) }
