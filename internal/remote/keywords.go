@@ -6,40 +6,50 @@ import (
 	"strings"
 )
 
-// keyword is how dsbuild's own SSH treats a keyword of ssh_config(5). A keyword that decides where to connect, from
-// where or how is either supported, or OpenSSH is used for the node. Keywords that are not in the table need OpenSSH.
+// keyword is how dsbuild's own SSH treats a keyword of ssh_config(5). If a keyword decides where to connect, from where or
+// how, dsbuild's own SSH obeys it, or OpenSSH is used for the node. Keywords that are not in the table need OpenSSH.
 type keyword struct {
-	obeyed  bool   // dsbuild's own SSH does as it says, or ssh -G has done so
-	openSSH string // its name, if only OpenSSH does as it says
-	unless  string // the value of such a keyword that asks for nothing; empty: none does
-	idle    string // why it decides none of this
+	openSSH string // its name, if only OpenSSH obeys it
+	unless  string // the value with which such a keyword has no effect; empty if there is none
+	idle    bool   // it decides none of this
 }
 
-// The reasons that several keywords share.
-const (
-	strict   = "known_hosts alone decides"
-	sessions = "ssh opens no session here"
-	forwards = "nothing is forwarded"
-	ownTime  = "the limits are built in"
-	sharing  = "ControlPath decides"
-	ofOthers = "no effect without a keyword that OpenSSH gets"
-	display  = "what ssh shows"
-	resolved = "ssh -G has applied it"
-)
+// obeyed are the keywords that dsbuild's own SSH obeys.
+const obeyed = "addressfamily batchmode casignaturealgorithms certificatefile challengeresponseauthentication ciphers " +
+	"controlpath globalknownhostsfile hostkeyalgorithms hostkeyalias hostname identitiesonly identityagent identityfile " +
+	"kbdinteractiveauthentication kexalgorithms macs passwordauthentication port preferredauthentications proxyjump " +
+	"pubkeyacceptedalgorithms pubkeyauthentication requiredrsasize setenv user userknownhostsfile "
 
-// keywords is the table, by the names that ssh -G prints.
-func keywords() map[string]keyword { //nolint:revive // a table, however long
-	obeyed := keyword{obeyed: true}
-	return map[string]keyword{
-		"addressfamily": obeyed, "batchmode": obeyed, "casignaturealgorithms": obeyed, "certificatefile": obeyed,
-		"challengeresponseauthentication": obeyed, "ciphers": obeyed, "controlpath": obeyed,
-		"globalknownhostsfile": obeyed, "hostkeyalgorithms": obeyed, "hostkeyalias": obeyed, "hostname": obeyed,
-		"identitiesonly": obeyed, "identityagent": obeyed, "identityfile": obeyed,
-		"kbdinteractiveauthentication": obeyed, "kexalgorithms": obeyed, "macs": obeyed,
-		"passwordauthentication": obeyed, "port": obeyed, "preferredauthentications": obeyed, "proxyjump": obeyed,
-		"pubkeyacceptedalgorithms": obeyed, "pubkeyauthentication": obeyed, "requiredrsasize": obeyed, "setenv": obeyed,
-		"user": obeyed, "userknownhostsfile": obeyed,
+// idle are the keywords that decide neither where to connect, from where nor how.
+const idle = "" +
+	// ssh -G has applied them.
+	"canonicaldomains canonicalizefallbacklocal canonicalizehostname canonicalizemaxdots canonicalizepermittedcnames host " +
+	"ignoreunknown include match tag " +
+	// Only known_hosts decides, and it is not written.
+	"hashknownhosts nohostauthenticationforlocalhost stricthostkeychecking updatehostkeys verifyhostkeydns " +
+	// They have no effect without a keyword that needs OpenSSH.
+	"enablesshkeysign gssapiclientidentity gssapidelegatecredentials gssapikexalgorithms gssapirenewalforcesrekey " +
+	"gssapiserveridentity gssapitrustdns hostbasedacceptedalgorithms proxyusefdpass securitykeyprovider " +
+	// ssh opens no session here. The nodes' answers must not depend on this machine's locale (SendEnv).
+	"channeltimeout enableescapecommandline escapechar forkafterauthentication localcommand obscurekeystroketiming " +
+	"permitlocalcommand remotecommand requesttty sendenv sessiontype stdinnull " +
+	// Nothing is forwarded.
+	"clearallforwardings dynamicforward exitonforwardfailure forwardagent forwardx11 forwardx11timeout forwardx11trusted " +
+	"gatewayports localforward permitremoteopen remoteforward streamlocalbindmask streamlocalbindunlink tunnel " +
+	"tunneldevice xauthlocation " +
+	// dsbuild has its own limits.
+	"connectionattempts connecttimeout numberofpasswordprompts rekeylimit serveralivecountmax serveraliveinterval " +
+	"tcpkeepalive " +
+	// ControlPath decides.
+	"controlmaster controlpersist " +
+	// What ssh displays.
+	"fingerprinthash loglevel logverbose syslogfacility versionaddendum visualhostkey warnweakcrypto " +
+	// The agent and the speed.
+	"addkeystoagent compression ipqos "
 
+// keywords returns the table, by the names that ssh -G prints.
+func keywords() map[string]keyword {
+	table := map[string]keyword{
 		"bindaddress":             {openSSH: "BindAddress"},
 		"bindinterface":           {openSSH: "BindInterface"},
 		"checkhostip":             {openSSH: "CheckHostIP", unless: "no"},
@@ -53,55 +63,21 @@ func keywords() map[string]keyword { //nolint:revive // a table, however long
 		"refuseconnection":        {openSSH: "RefuseConnection"},
 		"revokedhostkeys":         {openSSH: "RevokedHostKeys", unless: "none"},
 		"usekeychain":             {openSSH: "UseKeychain", unless: "no"},
-
-		"canonicaldomains": {idle: resolved}, "canonicalizefallbacklocal": {idle: resolved},
-		"canonicalizehostname": {idle: resolved}, "canonicalizemaxdots": {idle: resolved},
-		"canonicalizepermittedcnames": {idle: resolved}, "host": {idle: resolved}, "ignoreunknown": {idle: resolved},
-		"include": {idle: resolved}, "match": {idle: resolved}, "tag": {idle: resolved},
-
-		"nohostauthenticationforlocalhost": {idle: strict}, "stricthostkeychecking": {idle: strict},
-		"verifyhostkeydns": {idle: strict}, "hashknownhosts": {idle: "known_hosts is not written"},
-		"updatehostkeys": {idle: "known_hosts is not written"},
-
-		"enablesshkeysign": {idle: ofOthers}, "gssapiclientidentity": {idle: ofOthers},
-		"gssapidelegatecredentials": {idle: ofOthers}, "gssapikexalgorithms": {idle: ofOthers},
-		"gssapirenewalforcesrekey": {idle: ofOthers}, "gssapiserveridentity": {idle: ofOthers},
-		"gssapitrustdns": {idle: ofOthers}, "hostbasedacceptedalgorithms": {idle: ofOthers},
-		"proxyusefdpass": {idle: ofOthers}, "securitykeyprovider": {idle: ofOthers},
-
-		"channeltimeout": {idle: sessions}, "enableescapecommandline": {idle: sessions}, "escapechar": {idle: sessions},
-		"forkafterauthentication": {idle: sessions}, "localcommand": {idle: sessions},
-		"obscurekeystroketiming": {idle: sessions}, "permitlocalcommand": {idle: sessions},
-		"remotecommand": {idle: sessions}, "requesttty": {idle: sessions},
-		"sessiontype": {idle: sessions}, "stdinnull": {idle: sessions},
-		"sendenv": {idle: "a node's answers must not depend on this machine's locale"},
-
-		"clearallforwardings": {idle: forwards}, "dynamicforward": {idle: forwards},
-		"exitonforwardfailure": {idle: forwards}, "forwardagent": {idle: forwards}, "forwardx11": {idle: forwards},
-		"forwardx11timeout": {idle: forwards}, "forwardx11trusted": {idle: forwards}, "gatewayports": {idle: forwards},
-		"localforward": {idle: forwards}, "permitremoteopen": {idle: forwards}, "remoteforward": {idle: forwards},
-		"streamlocalbindmask": {idle: forwards}, "streamlocalbindunlink": {idle: forwards},
-		"tunnel": {idle: forwards}, "tunneldevice": {idle: forwards}, "xauthlocation": {idle: forwards},
-
-		"connectionattempts": {idle: ownTime}, "connecttimeout": {idle: ownTime},
-		"numberofpasswordprompts": {idle: ownTime}, "rekeylimit": {idle: ownTime},
-		"serveralivecountmax": {idle: ownTime}, "serveraliveinterval": {idle: ownTime}, "tcpkeepalive": {idle: ownTime},
-
-		"controlmaster": {idle: sharing}, "controlpersist": {idle: sharing},
-
-		"fingerprinthash": {idle: display}, "loglevel": {idle: display}, "logverbose": {idle: display},
-		"syslogfacility": {idle: display}, "versionaddendum": {idle: display}, "visualhostkey": {idle: display},
-		"warnweakcrypto": {idle: display},
-
-		"addkeystoagent": {idle: "changes the agent alone"}, "compression": {idle: "speed"}, "ipqos": {idle: "speed"},
 	}
+	for key := range strings.FieldsSeq(obeyed) {
+		table[key] = keyword{}
+	}
+	for key := range strings.FieldsSeq(idle) {
+		table[key] = keyword{idle: true}
+	}
+	return table
 }
 
 // idleKeywords are those that a node's settings need not hold.
 func idleKeywords() map[string]bool {
 	all, off := map[string]bool{}, switchedOff()
-	for key, k := range keywords() {
-		all[key] = k.idle != "" && off[key] == ""
+	for key := range strings.FieldsSeq(idle) {
+		all[key] = off[key] == ""
 	}
 	return all
 }

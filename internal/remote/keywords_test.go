@@ -1,8 +1,10 @@
 package remote
 
 import (
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -32,19 +34,20 @@ func TestKeywords(t *testing.T) {
 	if n < 50 {
 		t.Errorf("ssh -G printed %d lines only", n)
 	}
+	named := append(strings.Fields(obeyed), strings.Fields(idle)...)
 	for key, k := range table {
-		ways := 0
-		for _, is := range []bool{k.obeyed, k.openSSH != "", k.idle != ""} {
-			if is {
-				ways++
-			}
+		if k.openSSH != "" {
+			named = append(named, key)
 		}
-		if ways != 1 || key != strings.ToLower(key) || k.openSSH != "" && !strings.EqualFold(k.openSSH, key) {
+		if key != strings.ToLower(key) || k.openSSH != "" && !strings.EqualFold(k.openSSH, key) {
 			t.Errorf("%s: %+v", key, k)
 		}
 	}
+	if slices.Sort(named); !slices.Equal(named, slices.Sorted(maps.Keys(table))) {
+		t.Errorf("a keyword is in two lists: %q", named)
+	}
 	for key := range switchedOff() {
-		if table[key].idle == "" {
+		if !table[key].idle {
 			t.Errorf("%s is switched off for OpenSSH, and the table says %+v", key, table[key])
 		}
 	}
