@@ -20,8 +20,9 @@ type Prompt struct {
 	console *Console
 	askpass string // "": the terminal
 
-	asking chan struct{} // held while a question is open
-	closed chan struct{}
+	asking chan struct{}   // held while a question is open
+	life   context.Context // ends with Close
+	end    context.CancelFunc
 
 	tty *terminal // opened with the first question
 	in  *lineReader
@@ -29,35 +30,30 @@ type Prompt struct {
 
 // FindPrompt returns a Prompt, or nil if there is no way to ask the user.
 func FindPrompt(c *Console) *Prompt {
-	p := &Prompt{console: c, asking: make(chan struct{}, 1), closed: make(chan struct{})}
+	p := &Prompt{console: c, asking: make(chan struct{}, 1)}
+	p.life, p.end = context.WithCancel(context.Background())
 	program, require := os.Getenv("SSH_ASKPASS"), os.Getenv("SSH_ASKPASS_REQUIRE")
-	if program != "" && (require == "force" || require == "prefer") {
-		p.askpass = program
-		return p
-	}
-	if t, err := openTerminal(); err == nil {
+	t, err := openTerminal()
+	if err == nil {
 		t.Close()
-		return p
 	}
-	if program == "" || require == "never" {
+	preferred := require == "force" || require == "prefer"
+	switch {
+	case program != "" && (preferred || err != nil && require != "never"):
+		p.askpass = program
+	case err != nil:
 		return nil
 	}
-	p.askpass = program
 	return p
 }
 
 // Close ends an open question, waits briefly for the terminal to be restored, and disables further
 // questions.
 func (p *Prompt) Close() {
-	if p == nil {
+	if p == nil || p.life.Err() != nil {
 		return
 	}
-	select {
-	case <-p.closed:
-		return
-	default:
-		close(p.closed)
-	}
+	p.end()
 	select {
 	case p.asking <- struct{}{}:
 	case <-time.After(time.Second):
@@ -70,18 +66,17 @@ var errClosed = errors.New("dsbuild is stopping")
 // Ask shows a question, whose last line is the prompt, and returns the typed line. Without echo
 // the terminal hides the typed text. Ask ends with ctx.
 func (p *Prompt) Ask(ctx context.Context, question string, echo bool) (string, error) {
-	select {
-	case <-p.closed:
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)()
+	if p.life.Err() != nil {
 		return "", errClosed
-	default:
 	}
 	select {
 	case p.asking <- struct{}{}:
 		defer func() { <-p.asking }()
-	case <-p.closed:
-		return "", errClosed
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return "", p.ended(ctx)
 	}
 	question = Clean(question)
 	if p.askpass != "" {
@@ -89,6 +84,14 @@ func (p *Prompt) Ask(ctx context.Context, question string, echo bool) (string, e
 	}
 	defer p.console.Pause()()
 	return p.askTerminal(ctx, question, echo)
+}
+
+// ended returns why a question ended without an answer.
+func (p *Prompt) ended(ctx context.Context) error {
+	if p.life.Err() != nil {
+		return errClosed
+	}
+	return ctx.Err()
 }
 
 func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (string, error) {
@@ -115,32 +118,19 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 			l.err = errors.New("no answer at the terminal")
 		}
 		return strings.TrimRight(l.text, "\r\n"), l.err
-	case <-p.closed:
-		err = errClosed
 	case <-ctx.Done():
-		err = ctx.Err()
+		fmt.Fprintln(p.tty) // a line that is typed from now on answers the next question, or none
+		return "", p.ended(ctx)
 	}
-	// A line that is typed from now on answers the next question, or none.
-	fmt.Fprintln(p.tty)
-	return "", err
 }
 
 // askProgram prompts through the program in SSH_ASKPASS.
 func (p *Prompt) askProgram(ctx context.Context, question string) (string, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-p.closed:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	cmd := exec.CommandContext(ctx, p.askpass, question)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
-		return "", ctx.Err()
+		return "", p.ended(ctx)
 	}
 	if err != nil {
 		return "", fmt.Errorf("no answer from %s: %w", p.askpass, err)
