@@ -16,8 +16,8 @@ import (
 
 // BaseError returns the error of a base that cannot be used.
 func BaseError(arg string, err error) error {
-	return fault.WithCode(fault.WithHint(fmt.Errorf("base %s: %w", arg, err),
-		"specify an uncompressed root file system tar or OCI tar, or an image such as debian:bookworm-slim"), 2)
+	return fault.New(fault.Usage,
+		"specify an uncompressed root file system tar or OCI tar, or an image such as debian:bookworm-slim", "base %s: %w", arg, err)
 }
 
 // imageRef matches the form of an image reference: name, tag, digest.

@@ -64,8 +64,7 @@ func (s Source) localVersion() string {
 // badSource returns the error for an unusable source: wrong usage, unless err has another exit code. arg
 // contains no credentials.
 func badSource(arg string, err error, hint string) error {
-	code := cmp.Or(fault.ExitCode(err), fault.Usage)
-	return fault.WithCode(fault.AddHint(fmt.Errorf("source %s: %w", arg, err), hint), code)
+	return fault.New(cmp.Or(fault.ExitCode(err), fault.Usage), hint, "source %s: %w", arg, err)
 }
 
 // project describes the files of a source tree.

@@ -101,7 +101,7 @@ func TestSettingsAreChecked(t *testing.T) {
 			t.Errorf("%s: %v, code %d, hint %q", name, err, fault.ExitCode(err), fault.Hint(err))
 		}
 	}
-	if err := NoNodes(""); err.Error() != "no default partition in Slurm" || fault.ExitCode(err) != 2 {
+	if err := noNodes(""); err.Error() != "no default partition in Slurm" || fault.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 }

@@ -2,7 +2,6 @@ package slurm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,27 +10,21 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// configError returns an error in the settings of a job: an unknown node, or a partition, an account
-// or a time limit that Slurm rejects.
-func configError(what, advice string) error {
-	return fault.WithCode(fault.AddHint(errors.New(what), advice), 2)
-}
-
-// NoNodes returns the error of a partition that has no nodes or does not exist. "" is the default
+// noNodes returns the error of a partition that has no nodes or does not exist. "" is the default
 // partition.
-func NoNodes(partition string) error {
+func noNodes(partition string) error {
 	what := "no nodes in Slurm partition " + partition
 	if partition == "" {
 		what = "no default partition in Slurm"
 	}
-	return configError(what, "list the partitions: sinfo")
+	return fault.New(fault.Usage, "list the partitions: sinfo", "%s", what)
 }
 
 // check tests the nodes and the job options with Slurm before any node is requested.
 func (d *Dialer) check(ctx context.Context) error {
 	listed, err := Nodes(ctx, d.opt.Partition)
 	if err != nil {
-		return configError(err.Error(), fault.Hint(err))
+		return fault.WithCode(err, fault.Usage)
 	}
 	parts, unknown := d.byPartition(d.opt.Nodes, listed)
 	if len(unknown) > 0 {
@@ -46,10 +39,9 @@ func (d *Dialer) check(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			return configError(
-				"job rejected by Slurm: "+err.Error(),
+			return fault.New(fault.Usage,
 				"list the partitions with sinfo, and your accounts and QOS with sacctmgr show assoc user=$USER",
-			)
+				"job rejected by Slurm: %w", err)
 		}
 	}
 	return nil
@@ -59,10 +51,10 @@ func (d *Dialer) check(ctx context.Context) error {
 func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) error {
 	const advice = "use Slurm's node names (NodeName) in the inventory; list them: sinfo --Node"
 	if d.opt.Partition == "" {
-		return configError(fmt.Sprintf("%s: unknown to Slurm", ui.FoldNames(names)), advice)
+		return fault.New(fault.Usage, advice, "%s: unknown to Slurm", ui.FoldNames(names))
 	}
 	if len(listed) == 0 {
-		return NoNodes(d.opt.Partition)
+		return noNodes(d.opt.Partition)
 	}
 	all, err := Nodes(ctx, "")
 	if err != nil {
@@ -70,10 +62,10 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 	}
 	_, strangers := d.byPartition(names, all)
 	if len(strangers) > 0 {
-		return configError(fmt.Sprintf("%s: unknown to Slurm", ui.FoldNames(strangers)), advice)
+		return fault.New(fault.Usage, advice, "%s: unknown to Slurm", ui.FoldNames(strangers))
 	}
-	return configError(fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition),
-		"omit --partition to request each node in one of its own partitions")
+	return fault.New(fault.Usage, "omit --partition to request each node in one of its own partitions",
+		"%s: not in partition %s", ui.FoldNames(names), d.opt.Partition)
 }
 
 // partition is a Slurm partition in which nodes are requested.

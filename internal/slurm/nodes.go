@@ -172,7 +172,7 @@ func Inventory(ctx context.Context, partition string) ([]inventory.SlurmNode, er
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, NoNodes(partition)
+		return nil, noNodes(partition)
 	}
 	return nodes, nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// SlurmTimeout is how long Slurm may not answer.
-const SlurmTimeout = 5 * time.Minute
+// slurmTimeout limits how long Slurm may fail to answer.
+const slurmTimeout = 5 * time.Minute
 
 // Result is the end of a job.
 type Result struct {
@@ -106,9 +106,9 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
 		err = fmt.Errorf("job %s not found: Slurm removes finished jobs after MinJobAge", w.id)
 		return false, fault.WithHint(err,
-			"if the cluster has accounting, see its result with: sacct -j %s%s", w.id, w.outputHint("; "))
-	case err != nil && time.Since(w.heard) > SlurmTimeout:
-		err = fmt.Errorf("no answer from Slurm for %s: %w", ui.Duration(SlurmTimeout), err)
+			"if the cluster has accounting, see its result with: sacct -j %s%s", w.id, w.outputHint())
+	case err != nil && time.Since(w.heard) > slurmTimeout:
+		err = fmt.Errorf("no answer from Slurm for %s: %w", ui.Duration(slurmTimeout), err)
 		return false, w.left(err)
 	case err != nil:
 		w.Report.Warn("job %s: no answer from Slurm, retrying: %v", w.id, err)
@@ -140,15 +140,15 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 // left adds a hint that the job continues without dsbuild.
 func (w *watch) left(err error) error {
 	return fault.WithHint(err, "job %s continues; follow it with 'squeue -j %s', or cancel it with 'scancel %s'%s",
-		w.id, w.id, w.id, w.outputHint("; "))
+		w.id, w.id, w.id, w.outputHint())
 }
 
-// outputHint returns a separator and the job's output file, or "" while the file is unknown.
-func (w *watch) outputHint(separator string) string {
+// outputHint returns the end of a hint with the job's output file, or "" while the file is unknown.
+func (w *watch) outputHint() string {
 	if w.last.Output == "" {
 		return ""
 	}
-	return separator + "output: " + w.last.Output
+	return "; output: " + w.last.Output
 }
 
 // sleepFor waits for d. It returns the cause if ctx ends first.
