@@ -139,11 +139,11 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 		return err
 	}
 	m = m.fillIn(c, b, m.fileName(p.in.path, platform))
-	if metadata, err = pinTorch(metadata, m); err != nil {
+	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
+	if head, err = pinTorch(head, m); err != nil {
 		return err
 	}
 	// Add requirements after those of METADATA, and the oldest Python of a wheel for several if METADATA names none.
-	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
 	header := bytes.Clone(bytes.TrimRight(head, "\n"))
 	for _, r := range m.Requires {
 		header = fmt.Appendf(header, "\nRequires-Dist: %s", r)
@@ -217,23 +217,17 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	return m
 }
 
-// pinTorch narrows METADATA's torch requirement to the minor version that the ops were compiled
-// for, or to versions with the stable ABI. DeepSpeed requires only a minimum, so after an upgrade
-// of torch the ops would not load.
-func pinTorch(metadata []byte, m Manifest) ([]byte, error) {
+// pinTorch narrows the torch requirement in METADATA's fields to the minor version that the ops were compiled for, or to
+// versions with the stable ABI. DeepSpeed requires only a minimum, so after an upgrade of torch the ops would not load.
+func pinTorch(fields []byte, m Manifest) ([]byte, error) {
 	pin, err := m.torchPin()
 	if err != nil {
 		return nil, err
 	}
-	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
-	if n := len(torchLine.FindAll(head, -1)); n != 1 {
+	if n := len(torchLine.FindAll(fields, -1)); n != 1 {
 		return nil, fmt.Errorf("METADATA requires torch %d times without a condition, expected once", n)
 	}
-	out := torchLine.ReplaceAll(head, []byte("Requires-Dist: "+pin))
-	if split {
-		out = slices.Concat(out, []byte("\n\n"), body)
-	}
-	return out, nil
+	return torchLine.ReplaceAll(fields, []byte("Requires-Dist: "+pin)), nil
 }
 
 var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
