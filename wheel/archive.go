@@ -60,7 +60,7 @@ type Archive struct {
 	members  []Member
 	index    map[string]int // by name, into members
 	raw      *io.SectionReader
-	open     func(i int) (*stream, error)
+	open     func(i int) *stream
 	closer   io.Closer
 }
 
@@ -144,17 +144,16 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 		a.members = append(a.members, m.Member)
 	}
 	var idle sync.Pool // of *inflater
-	a.open = func(i int) (*stream, error) {
+	a.open = func(i int) *stream {
 		m := &entries[i]
 		raw := io.NewSectionReader(r, m.data, m.Compressed)
-		s := &stream{Closer: io.NopCloser(nil), sum: crc32.NewIEEE(), crc: m.crc}
+		s := &stream{name: m.Name, size: m.Size, left: m.Size, sum: crc32.NewIEEE(), crc: m.crc}
 		if m.Method == zip.Deflate {
-			t := &tight{openInflater(&idle, raw), &idle}
-			s.r, s.Closer = t, t
+			s.ReadCloser = &tight{openInflater(&idle, raw), &idle}
 		} else {
-			s.r = bufio.NewReaderSize(raw, int(min(m.Compressed, blockSize)))
+			s.ReadCloser = io.NopCloser(bufio.NewReaderSize(raw, int(min(m.Compressed, blockSize))))
 		}
-		return s, nil
+		return s
 	}
 	return nil
 }
@@ -343,7 +342,7 @@ func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r 
 func (a *Archive) hashFile(ctx context.Context) (sum string, size int64, err error) {
 	h := sha256.New()
 	whole := io.NewSectionReader(a.raw, 0, a.raw.Size())
-	size, err = io.Copy(h, NewContextReader(ctx, whole))
+	size, err = io.Copy(h, contextReader{ctx, whole})
 	if err != nil && ctx.Err() == nil {
 		err = a.damagedError(err)
 	}
@@ -364,12 +363,7 @@ func (a *Archive) Open(name string) (io.ReadCloser, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s: %w", name, errNoMember)
 	}
-	s, err := a.open(i)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	s.name, s.size, s.left = name, a.members[i].Size, a.members[i].Size
-	return s, nil
+	return a.open(i), nil
 }
 
 // ReadFile returns the content of the file name, which may have at most limit
@@ -393,13 +387,12 @@ func (a *Archive) ReadFile(name string, limit int64) ([]byte, error) {
 
 // stream reads a member up to its declared size and checks it.
 type stream struct {
-	io.Closer
-	name       string
-	r          io.Reader
-	size, left int64
-	sum        hash.Hash32 // nil where there is no checksum
-	crc        uint32
-	err        error // returned by all further reads
+	io.ReadCloser // the unpacked bytes
+	name          string
+	size, left    int64
+	sum           hash.Hash32
+	crc           uint32
+	err           error // returned by all further reads
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -407,23 +400,21 @@ func (s *stream) Read(p []byte) (int, error) {
 		return 0, s.err
 	}
 	if s.left == 0 { // no data may follow, and the checksum must be right
-		switch n, err := io.ReadFull(s.r, make([]byte, 1)); {
+		switch n, err := io.ReadFull(s.ReadCloser, make([]byte, 1)); {
 		case n > 0:
 			s.err = fmt.Errorf("%s: continues after its %d bytes", s.name, s.size)
 		case err != io.EOF:
 			s.err = fmt.Errorf("%s: after its %d bytes: %w", s.name, s.size, err)
-		case s.sum != nil && s.sum.Sum32() != s.crc:
+		case s.sum.Sum32() != s.crc:
 			s.err = fmt.Errorf("%s: CRC %08x, but the directory has %08x", s.name, s.sum.Sum32(), s.crc)
 		default:
 			s.err = io.EOF
 		}
 		return 0, s.err
 	}
-	n, err := s.r.Read(p[:min(int64(len(p)), s.left)])
+	n, err := s.ReadCloser.Read(p[:min(int64(len(p)), s.left)])
 	s.left -= int64(n)
-	if s.sum != nil {
-		s.sum.Write(p[:n])
-	}
+	s.sum.Write(p[:n])
 	switch {
 	case err == nil || err == io.EOF && s.left == 0:
 	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):

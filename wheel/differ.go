@@ -72,6 +72,6 @@ func (a *Archive) hashMember(ctx context.Context, name string) (string, error) {
 	}
 	defer r.Close()
 	h := sha256.New()
-	_, err = io.Copy(h, NewContextReader(ctx, r))
+	_, err = io.Copy(h, contextReader{ctx, r})
 	return hex.EncodeToString(h.Sum(nil)), err
 }

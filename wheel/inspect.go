@@ -154,7 +154,7 @@ func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
 		return struct {
 			io.Reader
 			io.Closer
-		}{NewContextReader(ctx, r), r}, err
+		}{contextReader{ctx, r}, r}, err
 	}
 	object, err := elf.Read(open, m.Size, s.sinkFor)
 	if err != nil {
@@ -163,9 +163,7 @@ func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
 	return s.extension(m, object), nil
 }
 
-// NewContextReader returns a reader of r that fails when ctx ends.
-func NewContextReader(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
-
+// contextReader is a reader that fails when ctx ends.
 type contextReader struct {
 	ctx context.Context //nolint:containedctx // lives as long as one read of one file
 	io.Reader

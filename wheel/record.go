@@ -198,7 +198,7 @@ func (a *Archive) verifyFile(ctx context.Context, e RecordEntry) string {
 		return err.Error()
 	}
 	defer in.Close()
-	if _, err := io.Copy(sum, NewContextReader(ctx, in)); err != nil {
+	if _, err := io.Copy(sum, contextReader{ctx, in}); err != nil {
 		return err.Error()
 	}
 	if got := RecordDigest(sum.Sum(nil)); got != e.Digest {
