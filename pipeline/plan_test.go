@@ -292,7 +292,7 @@ func TestPlanComparesGlibc(t *testing.T) {
 		t.Errorf("another plan: %s, %s", asked.Base.Ref, free.Base.Ref)
 	}
 	c := wheel.Contents{Extensions: []wheel.Extension{
-		{Path: "deepspeed/ops/adam/cpu_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Glibc: "2.38"},
+		{Path: "deepspeed/ops/adam/cpu_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Floors: wheel.Floors{Glibc: "2.38"}},
 	}}
 	if found := asked.auditFindings(c, asked.Toolchain().Glibc); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, requested glibc 2.36"}) {
 		t.Error(found)

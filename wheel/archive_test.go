@@ -629,7 +629,7 @@ func TestRealWheels(t *testing.T) {
 		n := a.file
 		m, err1 := a.Metadata()
 		f, err2 := a.WheelFile()
-		if err := errors.Join(err1, err2); err != nil || len(CompareTags(n, f)) > 0 || m.RequiresPython == "" {
+		if err := errors.Join(err1, err2); err != nil || len(compareTags(n, f)) > 0 || m.RequiresPython == "" {
 			t.Errorf("%+v, %+v, %+v, %v", n, m, f, err)
 		}
 	}

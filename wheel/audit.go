@@ -36,8 +36,8 @@ func MismatchError(wheel string, findings []string) error {
 	return auditError(wheel, findings, try)
 }
 
-// UnusableError returns the error for a wheel that must not be installed on nodes.
-func UnusableError(wheel, finding string) error {
+// unusableError returns the error for a wheel that must not be installed on nodes.
+func unusableError(wheel, finding string) error {
 	return auditError(wheel, []string{finding}, "build the wheel with dsbuild wheel")
 }
 
@@ -94,15 +94,12 @@ func (e Extension) compareGlibc(asked string) []string {
 	if CompareVersions(e.Glibc, asked) > 0 {
 		return []string{fmt.Sprintf("%s needs glibc %s%s", e.title(), e.Glibc, e.newestSymbols()) + askedGlibc + asked}
 	}
-	f := Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}
-	platform, err := Platform(f, e.Machine)
+	platform, err := Platform(e.Floors, e.Machine)
 	if err != nil {
 		return []string{fmt.Sprintf("%s: %v", e.title(), err) + askedGlibc + asked}
 	}
 	if !acceptedOnGlibc(platform, asked) {
-		needs := fmt.Sprintf("%s needs GLIBCXX %s, CXXABI %s and libgcc %s%s, which requires %s", e.title(),
-			cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"),
-			e.newestSymbols(), platform)
+		needs := fmt.Sprintf("%s needs %s%s, which requires %s", e.title(), e.libraries(), e.newestSymbols(), platform)
 		return []string{needs + askedGlibc + asked}
 	}
 	return nil

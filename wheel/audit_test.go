@@ -8,8 +8,8 @@ import (
 
 func contents() Contents {
 	return Contents{Extensions: []Extension{
-		{Path: "deepspeed/ops/adam/cpu_adam_op.cpython-311-x86_64-linux-gnu.so", Machine: X86, CPU: CPU{Max: CPUv3}, Glibc: "2.34", Stripped: true},
-		{Path: "deepspeed/ops/adam/fused_adam_op.cpython-311-x86_64-linux-gnu.so", Machine: X86, SASS: []string{"8.0"}, CPU: CPU{Max: CPUv2}, Glibc: "2.4", Stripped: true},
+		{Path: "deepspeed/ops/adam/cpu_adam_op.cpython-311-x86_64-linux-gnu.so", Machine: X86, CPU: CPU{Max: CPUv3}, Floors: Floors{Glibc: "2.34"}, Stripped: true},
+		{Path: "deepspeed/ops/adam/fused_adam_op.cpython-311-x86_64-linux-gnu.so", Machine: X86, SASS: []string{"8.0"}, CPU: CPU{Max: CPUv2}, Floors: Floors{Glibc: "2.4"}, Stripped: true},
 	}}
 }
 

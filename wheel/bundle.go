@@ -174,9 +174,9 @@ func (w *BundleWheel) readWheel(ctx context.Context, dir string) error {
 	return err
 }
 
-// ForeignTops lists the files and directories that a DeepSpeed wheel would install outside of its
+// foreignTops lists the files and directories that a DeepSpeed wheel would install outside of its
 // package, metadata and scripts. Usually there are none.
-func (a *Archive) ForeignTops() []string {
+func (a *Archive) foreignTops() []string {
 	var out []string
 	for _, m := range a.members {
 		scheme, below := Place(m.Name)

@@ -66,7 +66,7 @@ func (s *sections) close() {
 func (s *sections) extension(m Member, o *elf.Object) *Extension {
 	e := &Extension{
 		Path: m.Name, Size: m.Size, Machine: o.Machine,
-		Glibc: o.Floor("GLIBC_"), GLIBCXX: o.Floor("GLIBCXX_"), CXXABI: o.Floor("CXXABI_"), Libgcc: o.Floor("GCC_"),
+		Floors:   Floors{o.Floor("GLIBC_"), o.Floor("GLIBCXX_"), o.Floor("CXXABI_"), o.Floor("GCC_")},
 		CXX11ABI: o.CXX11ABI, Torch: o.Torch, Unique: o.Unique, Stripped: o.Stripped,
 		Needs: append([]string{}, o.Needs...), RPath: append(append([]string{}, o.RPath...), o.RunPath...),
 	}

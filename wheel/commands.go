@@ -52,15 +52,15 @@ func (a *Archive) readCommands() (names, damage []string, err error) {
 	return slices.Compact(names), damage, nil
 }
 
-// EntryPoint is a command that installers generate for a function.
-type EntryPoint struct {
+// entryPoint is a command that installers generate for a function.
+type entryPoint struct {
 	Name   string
 	Module string // dotted
 	Object string // dotted, within the module
 }
 
-// EntryPoints returns the commands that installers generate, sorted by name.
-func (a *Archive) EntryPoints() ([]EntryPoint, error) {
+// entryPoints returns the commands that installers generate, sorted by name.
+func (a *Archive) entryPoints() ([]entryPoint, error) {
 	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
 	if errors.Is(err, errNoMember) {
 		return nil, nil
@@ -72,13 +72,13 @@ func (a *Archive) EntryPoints() ([]EntryPoint, error) {
 	if len(damage) > 0 {
 		return nil, a.damagedError(errors.New(damage[0]))
 	}
-	slices.SortFunc(entries, func(x, y EntryPoint) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(entries, func(x, y entryPoint) int { return strings.Compare(x.Name, y.Name) })
 	return entries, nil
 }
 
 // parseEntryPoints reads console_scripts and gui_scripts. Installers' parsers differ, so an
 // ambiguous line is damage. Format: the entry points specification (PyPA).
-func parseEntryPoints(text string) (entries []EntryPoint, damage []string) {
+func parseEntryPoints(text string) (entries []entryPoint, damage []string) {
 	section := ""
 	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
 		line = strings.Trim(line, " \t")
@@ -100,7 +100,7 @@ func parseEntryPoints(text string) (entries []EntryPoint, damage []string) {
 		default:
 			value, _, _ = strings.Cut(value, "[") // extras
 			module, object, _ := strings.Cut(strings.Trim(value, " \t"), ":")
-			entries = append(entries, EntryPoint{name, module, strings.TrimRight(object, " \t")})
+			entries = append(entries, entryPoint{name, module, strings.TrimRight(object, " \t")})
 		}
 	}
 	return entries, damage

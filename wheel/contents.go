@@ -36,11 +36,7 @@ type Extension struct {
 	PTX     []string `json:"ptx"`
 	CPU     CPU      `json:"cpu"`
 
-	// The newest symbol version needed of glibc, libstdc++ (two series) and libgcc, if any.
-	Glibc   string `json:"glibc"`
-	GLIBCXX string `json:"glibcxx"`
-	CXXABI  string `json:"cxxabi"`
-	Libgcc  string `json:"libgcc"`
+	Floors // the newest symbol versions that it needs, if any
 	// Newest are the symbols that need newer libraries than requested. NameNewest fills it in.
 	Newest []string `json:"-"`
 
@@ -240,7 +236,7 @@ func (c Contents) cxx11ABI() bool {
 	})
 }
 
-// Floors are the symbol versions a machine must offer.
+// Floors are the symbol versions that a machine must offer, of glibc, libstdc++ (two series) and libgcc.
 type Floors struct {
 	Glibc   string `json:"glibc"`
 	GLIBCXX string `json:"glibcxx"`

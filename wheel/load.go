@@ -127,8 +127,8 @@ func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 		return w, err
 	}
 	defer a.Close()
-	if foreign := a.ForeignTops(); len(foreign) > 0 {
-		return w, UnusableError(filepath.Base(file), fmt.Sprintf("would write files outside DeepSpeed's own directory: %s",
+	if foreign := a.foreignTops(); len(foreign) > 0 {
+		return w, unusableError(filepath.Base(file), fmt.Sprintf("would write files outside DeepSpeed's own directory: %s",
 			strings.Join(foreign[:min(len(foreign), 5)], ", ")))
 	}
 	w.Commands, err = a.Commands() // only a node knows whether one belongs to another package

@@ -203,8 +203,8 @@ type WheelFile struct {
 	Build         string   // build tag, or ""
 }
 
-// ParseWheelFile reads a WHEEL file.
-func ParseWheelFile(text []byte) (WheelFile, error) {
+// parseWheelFile reads a WHEEL file.
+func parseWheelFile(text []byte) (WheelFile, error) {
 	var w WheelFile
 	var purelib string
 	err := eachField(text, func(name, value string) error {
@@ -311,8 +311,8 @@ func expandTags(tag string) ([]string, error) {
 	return tags, nil
 }
 
-// CompareTags describes every difference between the tags in a wheel's file name and in its WHEEL file.
-func CompareTags(f FileName, w WheelFile) []string {
+// compareTags describes every difference between the tags in a wheel's file name and in its WHEEL file.
+func compareTags(f FileName, w WheelFile) []string {
 	var findings []string
 	for _, t := range tagsMissing(f.Tags, w.Tags) {
 		findings = append(findings, "the file name has tag "+t+", but WHEEL does not")
@@ -410,7 +410,7 @@ func (a *Archive) WheelFile() (WheelFile, error) {
 	if err != nil {
 		return WheelFile{}, a.damagedError(err)
 	}
-	w, err := ParseWheelFile(text)
+	w, err := parseWheelFile(text)
 	if err != nil {
 		return WheelFile{}, a.damagedError(err)
 	}

@@ -129,7 +129,7 @@ Build: 1
 `
 
 func TestParseWheelFile(t *testing.T) {
-	w, err := ParseWheelFile([]byte(wheelFile))
+	w, err := parseWheelFile([]byte(wheelFile))
 	want := WheelFile{
 		Version: "1.0", Generator: "setuptools (80.9.0)", Build: "1",
 		Tags: []string{"cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux2014_x86_64"},
@@ -137,10 +137,10 @@ func TestParseWheelFile(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(w, want) {
 		t.Errorf("%+v, %v", w, err)
 	}
-	if w, err := ParseWheelFile([]byte("Wheel-Version: 1.0\nGenerator: meson\nGenerator: delocate\n")); err != nil || w.Generator != "meson" {
+	if w, err := parseWheelFile([]byte("Wheel-Version: 1.0\nGenerator: meson\nGenerator: delocate\n")); err != nil || w.Generator != "meson" {
 		t.Errorf("%+v, %v", w, err)
 	}
-	if w, err := ParseWheelFile([]byte("Wheel-Version: 1.9\nRoot-Is-Purelib: TRUE\n")); err != nil || !w.RootIsPurelib {
+	if w, err := parseWheelFile([]byte("Wheel-Version: 1.9\nRoot-Is-Purelib: TRUE\n")); err != nil || !w.RootIsPurelib {
 		t.Errorf("%+v, %v", w, err)
 	}
 	bomb := strings.Repeat("a.", 100) + "a"
@@ -153,7 +153,7 @@ func TestParseWheelFile(t *testing.T) {
 		strings.Repeat("Tag: a-b-c\n", 5000):   "more than 4096 tags",
 		"Build: 1\nBuild: 2\n":                 "line 2: Build: occurs twice",
 	} {
-		if _, err := ParseWheelFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseWheelFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, want %q", text, err, want)
 		}
 	}
@@ -189,7 +189,7 @@ func TestParseFileName(t *testing.T) {
 }
 
 func TestCompareTags(t *testing.T) {
-	w, err := ParseWheelFile([]byte(wheelFile))
+	w, err := parseWheelFile([]byte(wheelFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,14 +205,14 @@ func TestCompareTags(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := CompareTags(f, w); !reflect.DeepEqual(got, want) {
+		if got := compareTags(f, w); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %q", file, got)
 		}
 	}
 	// The specification leaves Build out where a wheel is built without a number.
 	w.Build = ""
 	f, err := ParseFileName("a-1-2-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl")
-	if got := CompareTags(f, w); len(got) > 0 || err != nil {
+	if got := compareTags(f, w); len(got) > 0 || err != nil {
 		t.Errorf("a number given later: %q, %v", got, err)
 	}
 }
@@ -227,8 +227,8 @@ func FuzzMetadata(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if w, err := ParseWheelFile(text); err == nil {
-			CompareTags(FileName{Tags: []string{"cp311-cp311-linux_x86_64"}}, w)
+		if w, err := parseWheelFile(text); err == nil {
+			compareTags(FileName{Tags: []string{"cp311-cp311-linux_x86_64"}}, w)
 			if len(w.Tags) > maxTags {
 				t.Errorf("%d tags", len(w.Tags))
 			}

@@ -20,7 +20,7 @@ func (c *Contents) NameNewest(file, glibc string) error {
 	var archive *Archive
 	for i := range c.Extensions {
 		e := &c.Extensions[i]
-		if floors.offers(Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}) {
+		if floors.offers(e.Floors) {
 			continue
 		}
 		if archive == nil {

@@ -34,7 +34,7 @@ func CheckOwnFiles(a *Archive, named bool) error {
 	if err != nil {
 		return err
 	}
-	entries, err := a.EntryPoints()
+	entries, err := a.entryPoints()
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func endsLine(r rune) bool {
 
 // Written returns what installers write for a wheel: for each path, as place and name, what is in the file.
 func Written(a *Archive) (map[string]string, error) {
-	entries, err := a.EntryPoints()
+	entries, err := a.entryPoints()
 	if err != nil {
 		return nil, err
 	}

@@ -49,8 +49,13 @@ func Platform(f Floors, machine string) (string, error) {
 	if minor, ok := strings.CutPrefix(f.Glibc, "2."); ok && newer.offers(f) {
 		return "manylinux_2_" + minor + "_" + machine, nil // PEP 600 needs no policy
 	}
-	return "", fmt.Errorf("no manylinux policy offers glibc %s with GLIBCXX %s, CXXABI %s and libgcc %s",
-		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"))
+	return "", fmt.Errorf("no manylinux policy offers glibc %s with %s", cmp.Or(f.Glibc, "nothing"), f.libraries())
+}
+
+// libraries lists the floors except glibc's, in words.
+func (f Floors) libraries() string {
+	return fmt.Sprintf("GLIBCXX %s, CXXABI %s and libgcc %s",
+		cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"))
 }
 
 // offers reports whether a machine with the versions f can run code that needs other.

@@ -62,7 +62,7 @@ func TestPromise(t *testing.T) {
 		{Glibc: "2.99"}:                    false,
 	} {
 		c := Contents{Tags: []string{"py2-none-manylinux2014_x86_64", "py3-none-manylinux2014_x86_64", "py3-none-any"}}
-		c.Extensions = []Extension{{Machine: X86, Glibc: floors.Glibc, GLIBCXX: floors.GLIBCXX, Libgcc: floors.Libgcc}}
+		c.Extensions = []Extension{{Machine: X86, Floors: floors}}
 		if damage := c.checkPromise(); len(damage) == 0 != want || len(damage) > 1 {
 			t.Errorf("%+v: %q", floors, damage)
 		}

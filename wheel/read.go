@@ -21,9 +21,6 @@ const (
 	ByteCodeSuffix = ".bytecode.xz"
 )
 
-// ErrNoManifest means that dsbuild did not build the wheel.
-var ErrNoManifest = errors.New("no dsbuild manifest")
-
 // ReadManifest reads the manifest inside the wheel at file, and fills in the SHA256 and the Size
 // of the file.
 func ReadManifest(file string) (Manifest, error) {
@@ -32,19 +29,17 @@ func ReadManifest(file string) (Manifest, error) {
 		return Manifest{}, err
 	}
 	defer a.Close()
-	inside, err := a.readManifest()
-	if err != nil {
+	m, err := a.readManifest()
+	switch {
+	case err != nil:
 		return Manifest{}, err
-	}
-	if inside == nil {
-		return Manifest{}, fileError(file, ErrNoManifest, "build the wheel with dsbuild wheel")
-	}
-	m := *inside
-	if m.Name != filepath.Base(file) {
+	case m == nil:
+		return Manifest{}, fileError(file, errors.New("no dsbuild manifest"), "build the wheel with dsbuild wheel")
+	case m.Name != filepath.Base(file):
 		return Manifest{}, fileError(file, fmt.Errorf("the manifest is of %s", m.Name), nameHint)
 	}
 	m.SHA256, m.Size, err = HashFile(file)
-	return m, err
+	return *m, err
 }
 
 // LinkError reports a symbolic link, a directory or a pipe instead of a regular file.

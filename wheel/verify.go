@@ -292,7 +292,7 @@ func (v Verification) checkTags(a *Archive) (Check, error) {
 			name.Tags[i] = promise.ReplaceAllString(t, "-linux_$1")
 		}
 	}
-	check := Check{Name: "tags", Against: "WHEEL", Damage: append(CompareTags(name, inside), v.Contents.checkPromise()...)}
+	check := Check{Name: "tags", Against: "WHEEL", Damage: append(compareTags(name, inside), v.Contents.checkPromise()...)}
 	for _, t := range v.Contents.Tags {
 		platform := t[strings.LastIndex(t, "-")+1:]
 		switch glibc, machine := SplitPlatform(platform); {
@@ -318,9 +318,7 @@ func (c Contents) checkPromise() []string {
 	f := c.Floors()
 	need, err := Platform(f, c.Machine())
 	needs, _ := SplitPlatform(need)
-	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s, which requires %s",
-		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"),
-		cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"), need)
+	what := fmt.Sprintf("needs glibc %s, %s, which requires %s", cmp.Or(f.Glibc, "nothing"), f.libraries(), need)
 	if err != nil {
 		// The first glibc that is newer than all policies.
 		needs, what = fmt.Sprintf("2.%d", all[len(all)-1].Minor+1), err.Error()
