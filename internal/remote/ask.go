@@ -21,15 +21,15 @@ type Prompter interface {
 	Ask(ctx context.Context, question string, echo bool) (string, error)
 }
 
-// patience is the timeout of a prompt: sshd's default LoginGraceTime.
-const patience = 2 * time.Minute
+// promptTimeout is the timeout of a prompt: sshd's default LoginGraceTime.
+const promptTimeout = 2 * time.Minute
 
 // Answers caches the user's answers during a run, so that the user is prompted once. Answers stay in
 // memory, and each is used only for its own logins.
 type Answers struct {
 	prompter Prompter // may be nil
 
-	one chan struct{} // held while a question is open
+	one chan struct{} // held while a prompt is open
 
 	mu     sync.Mutex
 	absent error // why there are no answers, once known
@@ -41,7 +41,7 @@ func NewAnswers(p Prompter) *Answers {
 	return &Answers{prompter: p, one: make(chan struct{}, 1), given: map[string]*secret{}}
 }
 
-// ask asks the user a question. Only one question is open at a time.
+// ask prompts the user. Only one prompt is open at a time.
 func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, error) {
 	select {
 	case a.one <- struct{}{}:
@@ -52,14 +52,14 @@ func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, 
 	if err := a.away(nil); err != nil {
 		return "", err
 	}
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, promptTimeout)
 	defer cancel()
 	text, err := a.prompter.Ask(limited, question, echo)
 	switch {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
 	case err != nil && limited.Err() != nil:
-		return "", a.away(fault.WithHint(fmt.Errorf("no answer to the prompt within %s", patience),
+		return "", a.away(fault.WithHint(fmt.Errorf("no answer to the prompt within %s", promptTimeout),
 			"answer at the terminal, or disable prompts with BatchMode yes in ~/.ssh/config"))
 	case err != nil:
 		return "", a.away(err)
@@ -200,7 +200,7 @@ func (l *secretTrial) settle(state trial, wrong error) {
 	close(l.secret.settled)
 }
 
-// errNoAnswer means that the user entered an empty line for a secret, and so gave up.
+// errNoAnswer means that the user entered an empty line instead of a secret, to give up.
 var errNoAnswer = errors.New("no answer entered")
 
 // Limits on a node's text in a question, in bytes.

@@ -377,7 +377,7 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 	if t.Jump, err = d.resolveJumps(ctx, t, given, depth); err != nil {
 		return t, err
 	}
-	if err := d.chooseWay(&t, set); err != nil {
+	if err := d.chooseClient(&t, set); err != nil {
 		return t, err
 	}
 	t.resolved = true

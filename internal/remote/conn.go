@@ -145,7 +145,7 @@ var errNoSession = errors.New("session rejected by the node")
 // once. If that fails, it returns rejected, the error of such a session.
 func (c *sshConn) further(ctx context.Context, rejected error) (*sshConn, error) {
 	c.mu.Lock()
-	none := !c.served && c.opening == 0 && !c.master.usersOwn() // the node opens none at all
+	none := !c.served && c.opening == 0 && !c.master.usersOwn() // the node opens no session at all
 	c.mu.Unlock()
 	if none || c.redial == nil {
 		return nil, rejected

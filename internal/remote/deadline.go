@@ -14,7 +14,7 @@ type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	until time.Time
-	left  time.Duration // remaining time while the clock stands still
+	left  time.Duration // remaining time while the clock is stopped
 	holds int
 	over  bool
 }

@@ -25,15 +25,15 @@ type login struct {
 	keys    *keySet
 	answers *Answers
 	ctx     context.Context // ends with the connection
-	clock   *deadline       // stands still during a question
+	clock   *deadline       // stopped while a prompt is open
 
 	offered atomic.Pointer[[]string]
 
 	said   string       // the node's message, not shown yet
-	asked  int          // rounds with a question
-	asks   bool         // this round had a question
-	mute   bool         // keyboard-interactive asks nothing here
-	last   string       // the method under way
+	asked  int          // rounds with a prompt
+	asks   bool         // this round had a prompt
+	mute   bool         // keyboard-interactive has no prompts on this node
+	last   string       // the current method
 	trial  *secretTrial // of a password that is valid on other nodes too
 	gaveUp error
 }
@@ -148,7 +148,7 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 	return l.answers.askSecret(l.ctx, &l.trial, key, ask)
 }
 
-// who returns the node's name for the person.
+// who returns the node's name for prompts.
 func (l *login) who() string {
 	t := l.target
 	at := t.User + "@" + t.Address

@@ -141,7 +141,7 @@ func (a *attempt) wait(asking context.Context, p *process, socket string, stop c
 	for {
 		select {
 		case <-p.done:
-			stop(errClosedByNode) // ends open questions to the person
+			stop(errClosedByNode) // closes open prompts
 			return errClosedByNode
 		case <-asking.Done():
 			return context.Cause(asking)

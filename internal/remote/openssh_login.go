@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// opensshLogin answers ssh's questions during a login.
+// opensshLogin answers ssh's prompts during a login.
 type opensshLogin struct {
 	login
 	log  string                  // the master's log file
-	tell func(text string)       // shows the person a message
+	tell func(text string)       // shows the user a message
 	stop context.CancelCauseFunc // ends the attempt
 	read int                     // number of bytes of log already shown
 	mu   sync.Mutex              // held while a question is answered

@@ -163,7 +163,7 @@ func revokedAt(files []string, shows string) string {
 	return strings.Join(files, " or ")
 }
 
-// unreached returns the error of a node to which no connection was possible.
+// unreached returns the error of a failed connection.
 func (a *attempt) unreached(said string) error {
 	t := a.target
 	last := lastLine(said)

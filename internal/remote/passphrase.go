@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// lockedKey is an encrypted identity file. The user is asked for its passphrase only when a node
+// lockedKey is an encrypted identity file. The user is prompted for its passphrase only when a node
 // accepts the key.
 type lockedKey struct {
 	pub  ssh.PublicKey
@@ -40,8 +40,8 @@ func (k *lockedKey) SignWithAlgorithm(rand io.Reader, data []byte, algorithm str
 	return s.Sign(rand, data)
 }
 
-// unlock opens the identity file with the contents text. It asks for the passphrase once in a run
-// and keeps the opened key, because decrypting a key is slow on purpose.
+// unlock decrypts the identity file with the contents text. It prompts for the passphrase once in a run and
+// keeps the key, because decryption is slow by design.
 func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphrase string, key ssh.Signer, err error) {
 	var opened ssh.Signer
 	again := ""

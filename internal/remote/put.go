@@ -100,10 +100,10 @@ type put struct {
 	up     Upload
 	part   string
 	client *sftp.Client
-	at     int64 // number of bytes that are already there and proven right
+	at     int64 // verified bytes of an earlier attempt
 
-	writing bool // the bytes are under way
-	arrived bool // all of them
+	writing bool // bytes are being sent
+	arrived bool // all bytes have been written
 }
 
 // guarded runs the upload and ends it when ctx ends. pkg/sftp does not support contexts, so guarded

@@ -14,7 +14,7 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// word matches words that need no quotes behind a command: there "=" makes no assignment.
+// word matches words that need no quotes after the command word, where "=" is not an assignment.
 var word = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
 // Word returns s as one word of a POSIX shell, quoted only if needed. It must not be the first word of a command.

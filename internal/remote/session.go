@@ -34,8 +34,8 @@ func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
 	}
 }
 
-// roomLimit limits how long a session waits for other sessions of the user's master to end. It is zero if dsbuild has
-// no other connection with a session: the user's sessions may stay open.
+// roomLimit limits how long a new session waits until another session of the user's master ends. It is zero if only the
+// user has sessions there, because those may stay open.
 func (c *sshConn) roomLimit() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +169,7 @@ func (c *sshConn) openSFTP(ctx context.Context, options ...sftp.ClientOption) (*
 	}()
 	select {
 	case err = <-done:
-	case <-time.After(sftpLimit): // a server that hangs is as good as none; the client waits until its session ends
+	case <-time.After(sftpLimit): // a hanging server is treated as missing; the client waits until its session ends
 		err = errNoSFTP
 	}
 	if err != nil {

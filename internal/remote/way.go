@@ -14,7 +14,7 @@ import (
 // Client selects the SSH implementation.
 type Client string
 
-// The ways. Auto is the default, also for "". It means Native, except for nodes whose client
+// The SSH implementations. Auto is the default, also for "". It means Native, except for nodes whose client
 // configuration needs a feature that only OpenSSH has.
 const (
 	Auto    Client = "auto"
@@ -22,9 +22,9 @@ const (
 	OpenSSH Client = "openssh"
 )
 
-// chooseWay selects the way to t and to its jump hosts.
-func (d *SSH) chooseWay(t *Target, set settings) error {
-	why := d.opensshAlone(*t, set)
+// chooseClient selects the SSH implementation for t and its jump hosts.
+func (d *SSH) chooseClient(t *Target, set settings) error {
+	why := d.needsOpenSSH(*t, set)
 	t.hostCommand = set.value("knownhostscommand") != ""
 	switch d.opt.Client {
 	case OpenSSH:
@@ -57,9 +57,9 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 	return nil
 }
 
-// opensshAlone returns the first setting of t that only OpenSSH supports, or "". Match exec is not
+// needsOpenSSH returns the first setting of t that only OpenSSH supports, or "". Match exec is not
 // one, because ssh -G has evaluated it.
-func (d *SSH) opensshAlone(t Target, set settings) string {
+func (d *SSH) needsOpenSSH(t Target, set settings) string {
 	if slices.ContainsFunc(t.IdentityFiles, securityKey) {
 		return "security key"
 	}

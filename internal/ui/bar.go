@@ -113,7 +113,6 @@ func (b *bar) heartbeat(now time.Time) string {
 	since := now.Sub(b.printedTime)
 	if moved := b.percent() != b.printed; moved && since >= b.printEvery || since >= b.console.opts.StillEvery {
 		b.printEvery = min(2*b.printEvery, b.console.opts.StillEvery)
-		// A line of a log; note when and at what percentage it was printed.
 		b.printed, b.printedTime = b.percent(), now
 		if b.total <= 0 {
 			return b.withDescription(fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start))))

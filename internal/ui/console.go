@@ -100,7 +100,7 @@ func (c *Console) Bar(title string, total int64) Bar {
 			progressbar.OptionSetDescription(b.title),
 			progressbar.OptionSetWidth(24),
 			progressbar.OptionSetElapsedTime(true),
-			progressbar.OptionSetPredictTime(false), // it says 0s where nothing has moved for a while
+			progressbar.OptionSetPredictTime(false), // it predicts 0s after a while without progress
 		)
 	}
 	c.openLine(b)

@@ -42,7 +42,7 @@ func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(a
 		fmt.Fprint(d.out, text+": ")
 		answer, err := d.nextLine(ctx)
 		if !d.attended || err != nil {
-			fmt.Fprintln(d.out, Clean(answer)) // as it would stand there if it had been typed
+			fmt.Fprintln(d.out, Clean(answer)) // as if it had been typed
 		}
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", question, err)

@@ -11,7 +11,7 @@ import (
 type lineReader struct {
 	in      *bufio.Reader
 	lines   chan line
-	reading bool // a goroutine waits for a line, though no caller may need it any more
+	reading bool // a goroutine reads a line, even if no caller waits for it any longer
 }
 
 type line struct {

@@ -30,7 +30,7 @@ type Options struct {
 // Settings are the command line's flags for the output.
 type Settings struct {
 	Color      Color
-	Quiet      bool // only warnings; errors and results are not a Console's
+	Quiet      bool // only warnings; a Console does not print errors and results
 	Verbose    bool // the lines of all steps, and details
 	NoProgress bool // no live lines, bars or reminders
 }

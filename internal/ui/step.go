@@ -34,7 +34,7 @@ func (s *step) Log(line string) {
 	if at := jobLine.FindStringSubmatch(line); at != nil {
 		s.jobs.count(at, time.Now())
 	}
-	if s.jobs.parts == nil { // else their number shows more than other output
+	if s.jobs.parts == nil { // the number of jobs says more than other output
 		s.newest = line
 	}
 }
@@ -54,10 +54,10 @@ var jobLine = regexp.MustCompile(`^job (\d{1,6}) of (\d{1,6})(?: of (\S+))?: .*:
 // jobs counts the jobs of a step, which may have several parts.
 type jobs struct {
 	parts map[string][2]int64 // ended and all, by part
-	first time.Time           // of the first line, with as many ended jobs
-	ended int64
-	moved time.Time // of the last line
-	last  string    // its job
+	first time.Time           // of the first line
+	ended int64               // jobs that had ended before, by the first line of each part
+	moved time.Time           // of the last line
+	last  string              // the job in the last line
 }
 
 func (j *jobs) count(line []string, now time.Time) {
