@@ -21,7 +21,7 @@ import (
 )
 
 // checkout is the state of a work tree. A checkout's settings may name programs for nearly every action of
-// git, so git only lists names and hashes here, which runs none of them. The files are compared in Go.
+// git, so git only lists names and hashes, which runs no program. The files are compared in Go.
 type checkout struct {
 	commit string   // "" before the first
 	dirty  bool     // it differs from the commit
@@ -45,7 +45,7 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, checkoutLimit, fmt.Errorf("git did not list the files of %s within %s", top, checkoutLimit))
 	defer cancel()
-	// Of the user's settings, only the names of ignored files count. GIT_DIR: the folder is no repository.
+	// Of the user's settings, only core.excludesFile applies. GIT_DIR is a directory without a repository.
 	user := repository{scratch, append(gitEnv(environ, userVariables), "GIT_DIR="+scratch)}
 	ignored, _ := user.runGit(ctx, "config", "--type=path", "--get", "core.excludesFile") // status 1: not set
 	if name := strings.TrimSpace(string(ignored)); name != "" {
@@ -54,14 +54,14 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 		}
 	}
 	global := filepath.Join(scratch, ".gitsettings")
-	// It may belong to another user.
+	// git rejects a checkout of another user, unless safe.directory lists it.
 	if err := os.WriteFile(global, []byte("[safe]\n\tdirectory = *\n"), 0o600); err != nil {
 		return nil, err
 	}
 	defer os.Remove(global) //nolint:errcheck // in a directory that the caller removes
 	c := &checkout{env: append(gitEnv(environ, noVariables),
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+global, "GIT_ALLOW_PROTOCOL=file", "GIT_CONFIG_COUNT=5")}
-	for i, setting := range [][2]string{ // before those of the checkout
+	for i, setting := range [][2]string{ // these override the checkout's
 		{"core.fsmonitor", "false"},
 		{"core.untrackedCache", "false"},
 		{"core.hooksPath", os.DevNull},
@@ -99,8 +99,8 @@ const maxNested = 16
 // submoduleMode is the mode of a submodule in a commit.
 const submoduleMode = "160000"
 
-// addWorkTree adds the files of a work tree and of the repositories in it, notes whether anything differs
-// from the commit, and returns that.
+// addWorkTree adds the files of a work tree and of the repositories in it, sets dirty if anything differs
+// from the commit, and returns the commit.
 func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string, depth int) (commit string, err error) {
 	if depth > maxNested {
 		return "", fmt.Errorf("%s: repositories are nested more than %d levels deep", prefix, maxNested)
@@ -164,11 +164,11 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 	return commit, nil
 }
 
-// checkoutLimit bounds the time of git for a checkout: it reads files of the disk only.
+// checkoutLimit limits the time of git for a checkout, which reads only local files.
 const checkoutLimit = 5 * time.Minute
 
-// rejectPipes rejects a work tree in which a file that git reads is a pipe or a device: git would wait for it for ever.
-// top has the .git, dir is top or a directory in it.
+// rejectPipes rejects a work tree in which a file that git reads is a pipe or a device, because git would hang. top has
+// the .git; dir is top or a directory in it.
 func rejectPipes(top, dir string) error {
 	for at := dir; at != top; {
 		at = filepath.Dir(at)

@@ -28,7 +28,7 @@ import (
 type gitRef struct {
 	url   string // as the user gave it: it may hold credentials
 	ref   string // tag, branch or commit (default HEAD)
-	shown string // for people: "git+URL@REF" without credentials
+	shown string // "git+URL@REF" without credentials, for messages
 }
 
 // gitSchemes returns the allowed schemes of repositories. Others can run programs (ext::) or are
@@ -42,8 +42,8 @@ var (
 	scpUser  = regexp.MustCompile(`^[^/@:\s]+@([^/:\s]+:)`)
 )
 
-// redactURL removes credentials from a URL or an error of git. It takes all of a URL before an @ for a
-// password: it is not for text in which @REF follows a URL (see lineerr.HideCredentials).
+// redactURL removes credentials from a URL or an error of git. It treats everything before an @ as a password, so
+// it is not for text in which @REF follows a URL (see lineerr.HideCredentials).
 func redactURL(text string) string {
 	text = userinfo.ReplaceAllString(text, "://")
 	return lineerr.HideCredentials(scpUser.ReplaceAllString(text, "$1"))
@@ -158,8 +158,8 @@ type repository struct {
 // compares the bytes of the commit, and runs no filter.
 const rawAttributes = "* -text -filter -ident -working-tree-encoding -export-subst -export-ignore\n"
 
-// newRepository makes an empty one that knows rawURL as origin. A login of the URL is in its settings, which
-// only this user can read: git puts the rest of the URL on command lines, which everyone on this machine sees.
+// newRepository creates an empty repository with rawURL as origin. The URL's credentials go to its configuration file,
+// which only this user can read. git passes the rest of the URL on command lines, which every local user can see.
 func newRepository(ctx context.Context, dir, rawURL string, environ []string) (repository, error) {
 	if err := needGit(); err != nil {
 		return repository{}, err
@@ -182,7 +182,7 @@ func newRepository(ctx context.Context, dir, rawURL string, environ []string) (r
 	}
 	// Settings of the user for the end of lines or archives would change the copy.
 	settings := "[core]\n\tautocrlf = false\n\teol = lf\n\tattributesFile = " + os.DevNull + "\n[tar]\n\tumask = 0\n"
-	// A server that sends nothing at all is down; one that is at work sends at least five bytes in five seconds.
+	// A working server sends keepalives: five bytes every five seconds.
 	settings += "[http]\n\tlowSpeedLimit = 1\n\tlowSpeedTime = 120\n"
 	if u, err := url.Parse(rawURL); err == nil && u.User != nil && (u.Scheme == "http" || u.Scheme == "https") {
 		server, login := u.Scheme+"://"+u.Host, u.User
@@ -215,15 +215,15 @@ func needGit() error {
 	return nil
 }
 
-// The variables of git that it gets from the user's environment: for a repository of the network, those that
-// say how to reach it; for a checkout, none that could name a program.
+// The user's GIT_ variables that are passed to git: for a remote repository, those that configure the connection; for a
+// checkout, none that could name a program.
 var (
 	userVariables = regexp.MustCompile(`^GIT_(SSL_|SSH|PROXY_|HTTP_|CONFIG_|ALLOW_PROTOCOL$|EXEC_PATH$)`)
 	noVariables   = regexp.MustCompile(`^GIT_EXEC_PATH$`)
 )
 
-// gitEnv returns the environment for git, with only the kept ones of its variables. With it, git never asks
-// the user, uses no repository but those that it is given, and writes nothing to a checkout.
+// gitEnv returns the environment for git: the user's, with only the kept GIT_ variables. With it, git never prompts,
+// uses only the given repositories, and writes nothing to a checkout.
 func gitEnv(environ []string, kept *regexp.Regexp) []string {
 	own := []string{
 		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1",
@@ -240,7 +240,7 @@ func gitEnv(environ []string, kept *regexp.Regexp) []string {
 	return append(env, own...)
 }
 
-// maxGitOutput bounds the output of a command of git in bytes. No honest repository reaches it.
+// maxGitOutput limits the output of a git command in bytes. No real repository reaches it.
 const maxGitOutput = 256 << 20
 
 // runGit runs git in the repository and returns its output.
@@ -273,7 +273,7 @@ func (r repository) pipeGit(ctx context.Context, read func(io.Reader) error, arg
 		return fmt.Errorf("git: %w", err)
 	}
 	unread := read(stdout)
-	_ = stdout.Close() // if git still writes, it ends
+	_ = stdout.Close() // ends git if it is still writing
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:

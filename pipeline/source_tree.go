@@ -21,8 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// Bounds of a tree of sources: far above those of any known tree, and far below a size that would
-// cause harm.
+// Limits on a source tree: far above any known tree, and far below a harmful size.
 const (
 	maxTreeFiles = 200_000
 	maxTreeBytes = 2 << 30
@@ -35,7 +34,7 @@ const (
 type tree struct {
 	root  *os.Root
 	names []string
-	last  openFolder // its own root, to look at files and to read them
+	last  openFolder // the directory of the last file
 }
 
 // openFolder is the directory of the last requested file. It stays open, because an os.Root opens all
@@ -131,7 +130,7 @@ func (t *tree) selectFiles(stale func(string) bool) error {
 		}
 		info, err := t.lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted, but not yet from the index
+			continue // deleted, but still in the index
 		}
 		if err == nil {
 			err = t.checkCopyable(name, info)
@@ -162,7 +161,7 @@ func (t *tree) checkCopyable(name string, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	// A link to nowhere is harmless: it stays one.
+	// A dangling link is harmless and is kept.
 	target, err := t.root.Stat(name)
 	if err == nil && !target.Mode().IsRegular() && !target.IsDir() {
 		return fmt.Errorf("%s links to %s, which is neither a file nor a directory: %v", name, to, target.Mode().Type())
@@ -264,7 +263,7 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	// tar finds out when a file grew or shrank meanwhile.
+	// tar detects a file that has grown or shrunk.
 	if n, err := io.Copy(w, f); err != nil || n != h.Size {
 		err = errors.Join(fmt.Errorf("changed from %d bytes while being copied", h.Size), err)
 		return fault.WithHint(err, "stop the program that writes it, then retry")
@@ -275,9 +274,9 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 // packTime returns the time of every entry: the same as in a wheel.
 func packTime() time.Time { return time.Unix(1704067200, 0) }
 
-// unpackTar puts the content of the one folder that a tar has into root. It does not trust the tar: nothing
-// leaves root, no name comes twice, and there are no devices and no absurd sizes. Where links lead is up to
-// tree.checkCopyable, as in a checkout.
+// unpackTar unpacks a tar with a single top-level directory into root. It does not trust the tar: it rejects paths
+// outside root, duplicate names, devices and excessive sizes. tree.checkCopyable checks the targets of links, as in a
+// checkout.
 func unpackTar(ctx context.Context, r io.Reader, root *os.Root) error {
 	u := unpacker{root: root, left: maxTreeBytes}
 	defer u.last.close()
@@ -290,7 +289,7 @@ func unpackTar(ctx context.Context, r io.Reader, root *os.Root) error {
 		case errors.Is(err, io.EOF) && u.top == "":
 			return errors.New("empty file")
 		case errors.Is(err, io.EOF):
-			// The digest of a .gz comes behind the tar, and the padding of its last block.
+			// The padding of the last block and the checksum of gzip follow the tar.
 			switch n, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20)); {
 			case err != nil:
 				return fmt.Errorf("damaged: %w", err)
@@ -313,7 +312,7 @@ func unpackTar(ctx context.Context, r io.Reader, root *os.Root) error {
 type unpacker struct {
 	root *os.Root
 	top  string // the tar's folder
-	left int64  // bytes that may still come
+	left int64  // bytes that may still be unpacked
 	last openFolder
 }
 

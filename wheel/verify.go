@@ -126,8 +126,8 @@ func (a *Archive) readManifest() (*Manifest, error) {
 	return &m, nil
 }
 
-// besideFile runs a check on a sidecar file. It skips a file that is absent, or that does not
-// mention this wheel (errNotSaid).
+// besideFile runs a check on a sidecar file. It skips a file that is missing, or that does not
+// list this wheel (errNotListed).
 func (v Verification) besideFile(name, file string, check func([]byte) ([]string, error)) Check {
 	c := Check{Name: name, Against: filepath.Base(file)}
 	text, err := readBounded(file)
@@ -137,7 +137,7 @@ func (v Verification) besideFile(name, file string, check func([]byte) ([]string
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Check{Name: name, Against: "none next to the wheel", Skipped: true}
-	case errors.Is(err, errNotSaid):
+	case errors.Is(err, errNotListed):
 		return Check{Name: name, Against: c.Against + " does not list this wheel", Skipped: true}
 	case err != nil:
 		c.Damage = []string{err.Error()}
@@ -145,7 +145,7 @@ func (v Verification) besideFile(name, file string, check func([]byte) ([]string
 	return c
 }
 
-var errNotSaid = errors.New("does not mention this wheel")
+var errNotListed = errors.New("does not mention this wheel")
 
 func readBounded(file string) ([]byte, error) {
 	info, err := os.Stat(file)
@@ -185,7 +185,7 @@ func (v Verification) checkSums(text []byte) ([]string, error) {
 		}
 	}
 	if !listed {
-		return nil, errNotSaid
+		return nil, errNotListed
 	}
 	return nil, nil
 }

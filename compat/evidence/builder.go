@@ -10,14 +10,15 @@ import (
 	"strings"
 )
 
-// builder is what op_builder says of an op.
+// builder is op_builder's description of an op.
 type builder struct {
 	sources  []string
 	includes []string // folders of the tree
 	pieces   []Piece
 }
 
-// builder reads the class of an op and its bases. Of them it takes all that the methods which make an extension use.
+// builder reads the class of an op and its base classes: the sources, and all definitions that the methods that create an
+// extension use.
 func (s *Sources) builder(op string) (builder, error) {
 	if b, read := s.builders[op]; read {
 		return b, nil
@@ -139,7 +140,7 @@ type reach struct {
 	pieces []Piece
 }
 
-// member adds a method or a variable of the chain, from a place in it on.
+// member adds a method or a variable of the chain, searching from an index.
 func (r *reach) member(name string, from int) {
 	for at := from; at < len(r.chain); at++ {
 		c := r.chain[at]

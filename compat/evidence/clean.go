@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// newline stands for a line break inside of a raw string, so that each line of a cleaned text is one line of tokens.
+// newline replaces a line break in a raw string, so that each line of a cleaned text is one line of tokens.
 const newline = "\x00"
 
-// clean returns a text with each comment as a blank, and lines that end with a backslash joined.
+// clean replaces each comment of a text by a space, and joins lines that end with a backslash.
 func clean(text string) (string, error) {
 	if len(text) > maxFile {
 		return "", errors.New("too large")
@@ -67,7 +67,8 @@ func clean(text string) (string, error) {
 
 func lineAt(text string, i int) int { return 1 + strings.Count(text[:i], "\n") }
 
-// spliced returns the length of a backslash that ends a line, with the blanks that gcc allows after it, or else 0.
+// spliced returns the length of a line continuation: a backslash, the spaces that gcc allows, and the line break. It
+// returns 0 for other text.
 func spliced(text string) int {
 	if text[0] != '\\' {
 		return 0
@@ -91,7 +92,7 @@ func lastWord(text string) string {
 	return text[i:]
 }
 
-// isRaw reports whether a quotation mark behind a text begins a raw string.
+// isRaw reports whether a quotation mark after the text begins a raw string.
 func isRaw(before string) bool {
 	switch lastWord(before) {
 	case "R", "LR", "uR", "UR", "u8R":
@@ -100,7 +101,7 @@ func isRaw(before string) bool {
 	return false
 }
 
-// isSeparator reports whether an apostrophe behind a text is part of a number: 1'000.
+// isSeparator reports whether an apostrophe after the text is part of a number: 1'000.
 func isSeparator(before string) bool {
 	word := lastWord(before)
 	return word != "" && word[0] >= '0' && word[0] <= '9'

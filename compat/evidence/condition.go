@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// value is the value of a condition: a number, or what is left of the condition.
+// value is the value of a condition: a number, or the part of the condition that is undecided.
 type value struct {
 	certain bool
 	number  int64
@@ -22,7 +22,7 @@ func truth(b bool) value {
 	return certain(0)
 }
 
-// decide returns the value of a condition of #if, #ifdef, #ifndef or #else. What it does not understand stays as it is.
+// decide returns the value of a condition of #if, #ifdef, #ifndef or #else. A condition that it cannot parse stays as it is.
 func decide(kind string, words []string, macro macroOf) value {
 	p := parser{words: words, macro: macro}
 	var v value
@@ -53,7 +53,7 @@ type parser struct {
 
 var errCondition = errors.New("not a condition")
 
-// levels are the binary operators, those that bind least first.
+// levels are the binary operators in ascending order of precedence.
 func levels() [][]string {
 	return [][]string{
 		{"||", "or"},
@@ -69,7 +69,7 @@ func levels() [][]string {
 	}
 }
 
-// next takes the next word if it is one of some.
+// next consumes the next word if it is one of these.
 func (p *parser) next(of ...string) (string, bool) {
 	for _, word := range of {
 		if len(p.words) > 0 && p.words[0] == word {
@@ -80,7 +80,7 @@ func (p *parser) next(of ...string) (string, bool) {
 	return "", false
 }
 
-// binary reads operators of a level and those that bind more.
+// binary parses an expression of operators of a level of precedence and higher ones.
 func (p *parser) binary(level, depth int) (value, error) {
 	all := levels()
 	if level == len(all) {
@@ -204,7 +204,7 @@ func not(v value) value {
 	return value{text: "! " + v.text}
 }
 
-// combine returns the value of an operator; of && and || already where one side decides it.
+// combine returns the value of an operation. For && and ||, one side may be enough.
 func combine(operator string, a, b value) (value, error) {
 	switch operator {
 	case "||", "or", "&&", "and":

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// macroOf reports whether a macro is defined, as 1, and whether that is certain.
+// macroOf reports whether a macro is defined (as 1), and whether that is certain.
 type macroOf func(name string) (defined, certain bool)
 
 // maxDepth bounds how deep conditionals and brackets are nested.
@@ -69,7 +69,7 @@ func tokens(text string, macro macroOf) ([]string, error) {
 	return joined(open[0].branches[0]), nil
 }
 
-// joined returns the lines with those that are no directives as one, because line breaks between tokens are ignored.
+// joined merges consecutive lines that are not directives, because line breaks between tokens are ignored.
 func joined(lines []string) []string {
 	var out []string
 	for _, line := range lines {
@@ -87,7 +87,7 @@ func (c *conditional) append(lines ...string) {
 	c.branches[last] = append(c.branches[last], lines...)
 }
 
-// resolve returns the branches that may be compiled, with their conditions; without any if there is only one.
+// resolve returns the branches that may be compiled, with their conditions, or a single branch without one.
 func (c *conditional) resolve() []string {
 	var out []string
 	for i, condition := range c.conditions {

@@ -90,7 +90,7 @@ func New(files map[string]string) *Sources {
 // accelerator names the ops whose builder is in op_builder/cpu.
 const accelerator = "accelerator/cuda_accelerator.py"
 
-// counts reports whether a file of the tree can be part of an op.
+// counts reports whether a file of the tree may be part of an op.
 func counts(name string) bool {
 	if strings.HasSuffix(name, ".py") {
 		return name == accelerator || path.Dir(name) == "op_builder" || path.Dir(name) == "op_builder/cpu"
@@ -98,7 +98,7 @@ func counts(name string) bool {
 	return strings.HasPrefix(name, "csrc/") || strings.HasPrefix(name, "deepspeed/inference/")
 }
 
-// Bounds of what is read. DeepSpeed's own trees have a tenth of it.
+// Limits on the files that are read. DeepSpeed's own trees reach a tenth of them.
 const (
 	maxFile  = 4 << 20
 	maxTree  = 64 << 20
@@ -152,8 +152,8 @@ func Read(r io.Reader) (*Sources, error) {
 }
 
 // Op returns the pieces of an op for a machine: the files that its builder names, with all files of the tree that they
-// include, and the classes of op_builder that decide its flags. Of sources that it cannot read it returns an error that
-// begins with the name of the file.
+// include, and the classes of op_builder that decide its flags. If it cannot read a file, the error begins with the file's
+// name.
 func (s *Sources) Op(name, machine string) ([]Piece, error) {
 	b, err := s.builder(name)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// knows reports whether a compiler for a machine defines a macro, as 1, and whether that is certain. Wheels are
-// for NVIDIA's GPUs on Linux alone. What a builder or a flag decides (AVX, BF16, the GPU's arch) is not certain, but
+// knows reports whether a compiler for a machine defines a macro (as 1), and whether that is certain. Wheels are
+// only for NVIDIA's GPUs on Linux. Macros that depend on a builder or a flag (AVX, BF16, the GPU's arch) are not certain, but
 // DeepSpeed's builders define macros of AVX only on x86_64, and macros of NEON and SVE only on Arm.
 func knows(machine, macro string) (defined, certain bool) {
 	always := []string{"__linux__", "__linux", "__unix__", "__unix", "__LP64__", "_LP64"}

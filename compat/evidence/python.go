@@ -20,7 +20,7 @@ func (s statement) starts(words ...string) bool {
 	return len(s.words) >= len(words) && slices.Equal(s.words[:len(words)], words)
 }
 
-// statements reads the logical lines of a module, without comments and strings that stand alone.
+// statements reads the logical lines of a module, without comments and docstrings.
 func statements(text string) ([]statement, error) {
 	var out []statement
 	var words []string
@@ -148,7 +148,7 @@ func (s *Sources) module(name string) *module {
 	return s.modules[name]
 }
 
-// blocks splits statements at those of the least depth; a decorator is part of what it decorates.
+// blocks splits statements at the outermost ones. A decorator belongs to the definition that it decorates.
 func blocks(all []statement) [][]statement {
 	var out [][]statement
 	decorated := false

@@ -42,18 +42,17 @@ type Proof struct {
 	Op        ByMachine `json:"op"`        // the digest of all its pieces
 }
 
-// Table holds what was proven of ops over torch's stable ABI.
+// Table holds the proofs of ops for torch's stable ABI.
 type Table struct {
 	Port  string               `json:"port"`  // digest of dsbuild's port of torch's headers
 	Ops   map[string][]Proof   `json:"ops"`   // newest first
 	Files map[string]ByMachine `json:"files"` // the pieces of the newest proof, to name what has changed
 }
 
-// Changes lists, for each machine, the ops that differ from all that was proven, each with the first differing file,
-// or the reason.
+// Changes lists, for each machine, the ops that differ from every proof, each with the first differing file or the reason.
 type Changes map[string]map[string]string
 
-// Judge compares sources with what was proven.
+// Judge compares sources with the proofs.
 func (t *Table) Judge(s *Sources) Changes {
 	out := Changes{}
 	for _, machine := range Machines() {
@@ -80,7 +79,7 @@ func (t *Table) Judge(s *Sources) Changes {
 	return out
 }
 
-// Accept adds an op, as a release has it, to what was proven for some machines.
+// Accept adds a proof of an op, as a release has it, for some machines.
 func (t *Table) Accept(s *Sources, op, release string, machines ...string) error {
 	proof := Proof{DeepSpeed: release, Op: ByMachine{}}
 	if i := slices.IndexFunc(t.Ops[op], func(p Proof) bool { return p.DeepSpeed == release }); i >= 0 {

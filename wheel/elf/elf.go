@@ -2,9 +2,9 @@
 //
 // It reads from a stream that only runs forward, for example a deflated member of a zip file of
 // several GB. It needs no temporary file, and its memory does not grow with the size of the
-// object. Two readings are enough: the first finds the section headers, which stand at the end;
-// the second hands every section to its reader. An object whose section names stand far from its
-// section headers takes a third.
+// object. It reads the stream twice: first to find the section headers, which are at the end, and
+// then to pass every section to its reader. If the section names are far from the section headers,
+// it needs a third pass.
 //
 // The layout follows the System V ABI (gABI, chapters 4 and 5), and the Linux Standard Base, Core,
 // chapter 10, for GNU extensions. The package treats every object as hostile: it checks each offset
@@ -73,37 +73,36 @@ func (s Section) label() string {
 // Object describes the needs and offers of an ELF object. Lists are in the order of the file
 // unless stated otherwise, and never nil if the object was read.
 type Object struct {
-	// Machine is the processor as `uname -m` and wheel tags call it: "x86_64",
-	// "aarch64"; for those that no wheel tag knows the name of the ELF
-	// constant ("cuda", "bpf"), or "machine 1234".
+	// Machine is the processor as `uname -m` and wheel tags call it ("x86_64", "aarch64"). If no
+	// wheel tag has it, Machine is the name of the ELF constant ("cuda", "bpf") or "machine 1234".
 	Machine string
 	// Unread is the reason why nothing else was read: the object is not for 64-bit little-endian
 	// Linux, or has no section headers. It is empty for all others.
 	Unread string
 
-	// Align is the largest page size of a kernel under which the loader takes the object: the least
-	// alignment of a segment that is loaded. It is 0 where there is none.
+	// Align is the largest kernel page size with which the object can be loaded: the smallest
+	// alignment of a loaded segment, or 0 without such a segment.
 	Align uint64
 
 	Needs   []string // DT_NEEDED
 	RPath   []string // DT_RPATH, its directories
 	RunPath []string // DT_RUNPATH, its directories
 	// Versions are the symbol versions that the object needs of each library, sorted:
-	// "libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.34"]. Weak ones, which the loader would forgive, are
-	// among them, as for auditwheel.
+	// "libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.34"]. As in auditwheel, they include
+	// weak ones, which the loader does not require.
 	Versions map[string][]string
 
 	Stripped bool // neither a symbol table nor debug sections, as after strip --strip-all
 	// CXX11ABI reports which std::string and std::list the names of its dynamic symbols use.
-	// Imported names count before its own: true if any is of the kind of GCC 5 and later, false
-	// if all are of the older one. It is nil if the object uses neither, or if it imports none
-	// and defines both, as libstdc++ does.
+	// Imported names take precedence over defined names. It is true if any name is of GCC 5 or later,
+	// false if all are older, and nil if the object uses neither, or imports none and defines both, as
+	// libstdc++ does.
 	CXX11ABI *bool
 	// IFuncs reports that the loader chooses some code when it loads the object, by a function
 	// that asks the CPU (GNU indirect functions).
 	IFuncs bool
-	// Unique reports that it defines a symbol that is one in the whole process, also if other
-	// objects that define it were loaded for themselves alone (STB_GNU_UNIQUE).
+	// Unique reports whether it defines a process-wide unique symbol (STB_GNU_UNIQUE): all objects use
+	// the same definition, even if they were loaded with RTLD_LOCAL.
 	Unique bool
 	// AsksCPU are the dynamic symbols, imported or its own, that exist only to
 	// ask which instructions the CPU has, sorted. An object that asks by an
@@ -112,7 +111,7 @@ type Object struct {
 	Torch   Torch // what it imports of torch
 }
 
-// FormatError is an object that contradicts its format or itself.
+// FormatError reports an object that violates the format or contradicts itself.
 type FormatError struct {
 	Where  string // the part of the object: `section ".dynamic"`
 	Offset uint64 // in the file

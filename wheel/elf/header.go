@@ -115,7 +115,7 @@ func otherName(m elf.Machine) string {
 	if name, ok := otherMachines[m]; ok {
 		return name
 	}
-	// The unknown are called after the known one below: "EM_ALPHA+2".
+	// Package elf names an unknown machine after the nearest known one below: "EM_ALPHA+2".
 	if name, ok := strings.CutPrefix(m.String(), "EM_"); ok && !strings.Contains(name, "+") {
 		return strings.ToLower(name)
 	}

@@ -28,8 +28,8 @@
 //	56  u64  size of the payload when decompressed, if compressed
 //
 // Names and options are texts that end with a NUL, padded to a multiple of 8;
-// options begin with the offset and the length of theirs. All offsets count
-// from the entry's begin.
+// options begin with the offset and the length of theirs. All offsets are
+// relative to the start of the entry.
 //
 // A concatenated entry (CUDA 13.5's fatbinary --concat) compresses several payloads as one. In
 // place of the options it has the number of members and the size of their list (both u32, the

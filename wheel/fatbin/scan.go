@@ -9,7 +9,7 @@ import (
 	"math"
 )
 
-// Error is a section that is no sequence of fat binaries.
+// Error reports a section that is not a sequence of fat binaries.
 type Error struct {
 	Offset int64 // in the section, in bytes
 	Why    string
@@ -197,7 +197,7 @@ type header struct {
 	flags   uint64
 }
 
-// text is the place of a text, counted from the begin of its entry.
+// text is the place of a text, relative to the start of its entry.
 type text struct{ offset, length int64 }
 
 func textAt(b []byte) text {

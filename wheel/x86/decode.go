@@ -81,7 +81,7 @@ type prefixes struct {
 const (
 	ppNone = iota
 	pp66
-	ppF3 // the later one of F3 and F2 counts, before 66
+	ppF3 // the last of F3 and F2 applies, and takes precedence over 66
 	ppF2
 )
 

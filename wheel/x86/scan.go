@@ -26,7 +26,7 @@ type Usage struct {
 	Levels  [Levels]int64 // the instructions by the level they need
 	Beyond  []string      // the features they need beyond any level, sorted: see Need.Feature
 	CPUID   bool          // a cpuid instruction is inside: the code can choose at run time
-	XGETBV  bool          // also xgetbv, which tells whether AVX and above may be used
+	XGETBV  bool          // xgetbv, too, which reports whether AVX and newer may be used
 	SSE     int64         // vector instructions for CPUs without AVX: see Need.SSE
 	General int64         // of Levels[V3]: see Need.General
 	Invalid int64         // bytes that begin no instruction known here
