@@ -72,7 +72,7 @@ func (d *Dialer) obtainIn(ctx context.Context, part partition) {
 	}
 }
 
-// turnDown returns the error of nodes that Slurm did not allocate.
+// turnDown returns the error for nodes that Slurm did not allocate.
 func (d *Dialer) turnDown(err error) error {
 	if !errors.Is(err, errNotInTime) {
 		return unreachable(err)

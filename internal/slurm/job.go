@@ -72,7 +72,7 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 type partition struct {
 	name   string
 	nodes  []Node   // the wanted nodes
-	others []string // the partition's other nodes
+	others []string // the other nodes of the partition
 }
 
 // usable returns the wanted nodes that Slurm can allocate, now or later.

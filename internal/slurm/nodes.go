@@ -20,7 +20,7 @@ type Node struct {
 	State string
 	// Reason is the reason why the node is down or drained, if any.
 	Reason   string
-	MemoryMB int // memory that jobs may request; 1 if the configuration gives none
+	MemoryMB int // memory that jobs may request; 1 if it is not configured
 	GPUs     int
 	GPUTypes []string
 	Features []string

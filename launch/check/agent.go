@@ -15,7 +15,7 @@ var agentProgram = node.NewProgram("check_cluster")
 type agentRequest struct {
 	LimitS  float64  `json:"limit_s"` // of the survey
 	Run     string   `json:"run"`     // names this check in files
-	Token   string   `json:"token"`   // which callers know
+	Token   string   `json:"token"`   // that callers must send
 	First   bool     `json:"first"`   // the first node leaves a file for the others to see
 	Master  string   `json:"master"`
 	Devices bool     `json:"devices"`

@@ -68,7 +68,7 @@ type member struct {
 	*fleet.Node
 	run    *run
 	index  int
-	token  string // which its callers know
+	token  string // that its callers must send
 	agent  *agent.Session
 	facts  *node.Facts
 	survey survey
@@ -118,7 +118,7 @@ func Run(ctx context.Context, opt Options) *Report {
 		{Port, r.checkPort},              // free on the master; the agent listens there from now on
 		{Network, r.checkNetwork},        // each node calls every other one
 		{Paths, r.checkPaths},            // data and output
-		{Collective, r.checkCollectives}, // all sum
+		{Collective, r.checkCollectives}, // all-reduce
 	} {
 		if slices.Contains(opt.Skip, p.kind) {
 			continue
@@ -192,7 +192,7 @@ func (r *run) connectAll(ctx context.Context) {
 			switch {
 			case err == nil:
 				m.Status = report.OK
-			case m.Status != report.Skipped: // else the node is not at fault
+			case m.Status != report.Skipped: // a skipped node has no fault
 				m.addFinding(Connect, Error, "", "%v", err)
 				m.setHint(fault.Hint(err))
 			}

@@ -221,7 +221,7 @@ type teamwork struct {
 	zero    bool          // with a step of ZeRO
 	world   int
 	base    []int     // the first rank of each of team
-	owner   []*member // by rank
+	owner   []*member // the node of each rank
 	reached []int     // by rank: the number of stages
 	failed  []string  // by rank: the reason
 	results []event
@@ -392,7 +392,7 @@ func (t *teamwork) handleEvent(e event) (failed bool) {
 	return true
 }
 
-// findCulprits reports the nodes that hold up the others: lost nodes, nodes whose processes
+// findCulprits reports the nodes that block the others: lost nodes, nodes whose processes
 // failed at the earliest stage, or the slowest nodes.
 func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) error {
 	named := []string{}

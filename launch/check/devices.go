@@ -149,7 +149,7 @@ func (m *member) visibleGPUs() int {
 		return -1
 	}
 	value, set := (*m.survey.Variables.OK)["CUDA_VISIBLE_DEVICES"]
-	if !set || value == "" { // "" is told among the variables
+	if !set || value == "" { // checkVariables reports ""
 		return -1
 	}
 	n := 0

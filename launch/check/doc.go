@@ -23,7 +23,7 @@ const (
 	Network    Check = "network"    // connections between all nodes, on any port
 	Disk       Check = "disk"       // free space
 	Paths      Check = "paths"      // data and output
-	Collective Check = "collective" // all nodes sum numbers together
+	Collective Check = "collective" // an all-reduce over all nodes
 )
 
 // Skippable returns the checks that --skip accepts.

@@ -208,7 +208,7 @@ func TestJudgeCalls(t *testing.T) {
 		got := make([]dialled, 4)
 		for from, to := range c.failed {
 			for _, at := range to {
-				got[from].Failed = append(got[from].Failed, unheard{at, "no answer"})
+				got[from].Failed = append(got[from].Failed, failedCall{at, "no answer"})
 			}
 		}
 		r.judgeCalls(r.members, r.members, got)

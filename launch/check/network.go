@@ -48,35 +48,35 @@ func (r *run) checkPort(ctx context.Context) {
 
 // dialled is the result of a node's calls to its peers.
 type dialled struct {
-	Reached int       `json:"reached"`
-	Failed  []unheard `json:"failed"`
+	Reached int          `json:"reached"`
+	Failed  []failedCall `json:"failed"`
 }
 
-// unheard is a failed call: [index of the peer, reason].
-type unheard struct {
+// failedCall is a failed call: [index of the peer, reason].
+type failedCall struct {
 	at  int
 	why string
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (u *unheard) UnmarshalJSON(text []byte) error {
+func (u *failedCall) UnmarshalJSON(text []byte) error {
 	return unmarshalPair(text, &u.at, &u.why)
 }
 
 const (
 	dialWindow = 64 // peers that a node calls in parallel
-	// for a connection: TCP sends its first packet twice in that time, and the agent calls a second time
+	// dialLimit is enough for one retransmission of TCP's first packet. The agent retries once.
 	dialLimit   = 3 * time.Second
-	answerLimit = 15 * time.Second // for the answer on a connection: the agent there may be busy
+	answerLimit = 15 * time.Second // for a peer's answer: its agent may be busy
 )
 
 // checkNetwork makes every node connect to every other node at the agent's port, and to the
 // master also at the job's port.
 //
-// These are N·(N-1) calls: fewer would miss a blocked pair. A node calls 64 at a time,
-// beginning with its successor, so that the calls spread over all nodes. A call is a
-// connection and 32 KiB. With 500 nodes each makes 499 calls with 16 MB in and out,
-// which takes seconds, and receives a list of 30 KB.
+// These are N·(N-1) calls: fewer would miss a blocked pair. A node makes 64 calls at a time,
+// starting with its successor, so that the calls are spread over all nodes. Each call is a
+// connection that transfers 32 KiB. With 500 nodes, each node makes 499 calls, which transfer 16 MB
+// in each direction and take seconds; its list of peers has 30 KB.
 func (r *run) checkNetwork(ctx context.Context) {
 	peers := slices.DeleteFunc(r.liveMembers(), func(m *member) bool {
 		return m.route == nil || m.survey.Port < 1 || m.survey.Port > 65535
@@ -128,21 +128,22 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	const try = "open all ports between the nodes in firewalls, and check the routes: " +
 		"NCCL and Gloo connect every two nodes, on random ports"
 	failed := map[int]map[int]string{} // by caller, by peer
-	deaf := map[int]int{}              // by peer: the number of failed calls
+	failures := map[int]int{}          // by peer: the number of failed calls
 	for _, m := range callers {
 		failed[m.index] = map[int]string{}
 		for _, u := range got[m.index].Failed {
 			called := u.at != m.index && slices.ContainsFunc(peers, func(p *member) bool { return p.index == u.at })
 			if _, again := failed[m.index][u.at]; called && !again { // only the first report about a peer counts
 				failed[m.index][u.at] = u.why
-				deaf[u.at]++
+				failures[u.at]++
 			}
 		}
 		r.pairs.Tried += len(peers) - 1
 		r.pairs.Failed += len(failed[m.index])
 	}
+	unreachable := func(m *member) bool { return failures[m.index] > 1 && failures[m.index] == len(callers)-1 }
 	for _, m := range peers {
-		if by := deaf[m.index]; by > 1 && by == len(callers)-1 {
+		if unreachable(m) {
 			m.addFinding(Network, Error, try, "no other node can reach it at %s: %s",
 				nodeerr.Own(m.route.Address), mostCommon(failed, m.index))
 		}
@@ -155,7 +156,7 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 		}
 		byReason := groupByValue(peers, func(p *member) (string, bool) {
 			why, bad := f[p.index]
-			return why, bad && !(deaf[p.index] > 1 && deaf[p.index] == len(callers)-1)
+			return why, bad && !unreachable(p)
 		})
 		for _, v := range byReason {
 			m.addFinding(Network, Error, try, "cannot reach %s: %v", nameWithAddress(v.members), node.NewNodeError(v.value))

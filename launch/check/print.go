@@ -14,9 +14,9 @@ import (
 // Cause is one finding of several nodes. The texts may differ in names and addresses.
 type Cause struct {
 	Finding
-	Node  string   `json:"node"` // the first of Nodes: it said Text
+	Node  string   `json:"node"` // the first of Nodes, which has Text
 	Nodes []string `json:"nodes"`
-	alike bool     // all nodes said exactly the same
+	alike bool     // all nodes have exactly the same text
 }
 
 // groupCauses merges equal findings of several nodes: errors first, in the order of the

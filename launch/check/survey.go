@@ -71,7 +71,7 @@ type room struct {
 	Free       int64  `json:"free"`
 	Inodes     int64  `json:"inodes"` // -1: the file system has no count
 	Unwritable string `json:"unwritable"`
-	Missing    bool   `json:"missing"` // for output: the folder does not exist yet
+	Missing    bool   `json:"missing"` // for output: the directory does not exist yet
 }
 
 // limits are the process limits that matter for RDMA.
@@ -95,19 +95,19 @@ func (s *setting) UnmarshalJSON(text []byte) error { return unmarshalPair(text, 
 
 // operators describes the folder in which torch compiles operators.
 type operators struct {
-	Folder string     `json:"folder"`
-	Type   string     `json:"type"` // of its file system, unless it is the default and does not exist
-	Locks  []staleFor `json:"locks"`
+	Folder string      `json:"folder"`
+	Type   string      `json:"type"` // of its file system, unless it is the default and does not exist
+	Locks  []staleLock `json:"locks"`
 }
 
-// staleFor is a lock that its build left behind: [path, seconds].
-type staleFor struct {
+// staleLock is a lock that its build left behind: [path, seconds].
+type staleLock struct {
 	path    string
 	seconds float64
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (l *staleFor) UnmarshalJSON(text []byte) error { return unmarshalPair(text, &l.path, &l.seconds) }
+func (l *staleLock) UnmarshalJSON(text []byte) error { return unmarshalPair(text, &l.path, &l.seconds) }
 
 // dataset is a folder or file that all nodes must see.
 type dataset struct {

@@ -93,7 +93,7 @@ func TestUnheardIsAPair(t *testing.T) {
 	for text, want := range map[string]bool{
 		`[2, "no answer"]`: true, `[2]`: false, `[2, "a", "b"]`: false, `["2", "a"]`: false, `[2.5, "a"]`: false, `[2, 3]`: false, `{"at": 2}`: false, `null`: false, `[99999999999999999999, "a"]`: false,
 	} {
-		var u unheard
+		var u failedCall
 		if err := json.Unmarshal([]byte(text), &u); (err == nil) != want {
 			t.Errorf("%s: %v", text, err)
 		} else if want && (u.at != 2 || u.why != "no answer") {
@@ -186,7 +186,7 @@ func TestLimitsAndLocks(t *testing.T) {
 	r := ready(2)
 	m := r.members[0]
 	m.survey.Limits = known(limits{MemLock: 64 << 10, RDMA: []string{"mlx5_0"}})
-	m.survey.Operators = known(operators{"/home/u/ext", "fuse.sshfs", []staleFor{{"/home/u/ext/fused_adam/lock", 7200}}})
+	m.survey.Operators = known(operators{"/home/u/ext", "fuse.sshfs", []staleLock{{"/home/u/ext/fused_adam/lock", 7200}}})
 	r.members[1].survey.Limits = known(limits{MemLock: -1, RDMA: []string{"mlx5_0"}})
 	r.members[1].survey.Operators = known(operators{"/tmp/ext", "ext4", nil})
 	for _, m := range r.members {

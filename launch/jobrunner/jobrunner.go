@@ -210,7 +210,7 @@ func (c *jobRun) orderAll(word string) {
 		if word == "go" {
 			m.state = atWork
 		}
-		m.orders <- word // the buffer holds go and stop, the only orders
+		m.orders <- word // never blocks: the buffer has room for go and stop
 	}
 }
 
@@ -332,7 +332,7 @@ func (c *jobRun) handleFailure(out *member) {
 		out.name(), c.suspectNode(out).Why, ui.Count(well, "node"))
 }
 
-// describeProgress updates the progress line.
+// describeProgress returns the text of the progress line.
 func (c *jobRun) describeProgress() string {
 	count := map[memberState]int{}
 	for _, m := range c.members {

@@ -39,7 +39,7 @@ func (Local) Run(ctx context.Context, c remote.Command) error {
 	return err
 }
 
-// Close implements Link.
+// Close implements Conn.
 func (Local) Close() error { return nil }
 
 // OpenLocal is Machine.Open for the local machine.

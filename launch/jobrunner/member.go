@@ -112,7 +112,7 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 	for {
 		select {
 		case word := <-m.orders:
-			go s.Call(ctx, agent.Request{"do": word}, nil) //nolint:errcheck // the end of the session says why
+			go s.Call(ctx, agent.Request{"do": word}, nil) //nolint:errcheck // s.Err has the reason
 		case <-s.Ended():
 			return s.Err()
 		case <-ctx.Done():

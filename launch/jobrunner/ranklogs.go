@@ -136,8 +136,8 @@ type tail struct {
 	scanner *why.Scanner      // of all lines
 }
 
-// talk matches the libraries' messages about communication.
-var talk = regexp.MustCompile(`\bNCCL (?:INFO|WARN|ERROR|TRACE|version)|\bRCCL\b|(?i:\bgloo\b)|` +
+// communication matches the libraries' messages about communication.
+var communication = regexp.MustCompile(`\bNCCL (?:INFO|WARN|ERROR|TRACE|version)|\bRCCL\b|(?i:\bgloo\b)|` +
 	`ProcessGroup[A-Z]|\bc10d\b|TCPStore|coordination[_ ]service|\[rendezvous\]`)
 
 func (c *jobRun) logOutput(e event) {
@@ -154,7 +154,7 @@ func (c *jobRun) logOutput(e event) {
 	var number int
 	_, err := fmt.Sscanf(e.Out.Key, "%d", &number)
 	if err == nil && c.ranks[number] != nil && c.ranks[number].member == m {
-		r = c.ranks[number] // a node speaks only for its own ranks
+		r = c.ranks[number] // a node reports only its own ranks
 	}
 	t := &tail{}
 	if r != nil {
@@ -163,7 +163,7 @@ func (c *jobRun) logOutput(e event) {
 	var all strings.Builder
 	for _, line := range t.addText(e.Out.Kind, e.Out.Text) {
 		all.WriteString(line + "\n")
-		if talk.MatchString(line) {
+		if communication.MatchString(line) {
 			c.book.appendLine(communicationFile, who+": "+line+"\n")
 		}
 	}
@@ -175,14 +175,14 @@ func (c *jobRun) logOutput(e event) {
 	}
 }
 
-// addText adds text of a stream and returns the lines that it completes. Of an
-// overwritten line, such as a progress bar, only the last state counts.
+// addText adds text of a stream and returns the lines that it completes. Only the
+// final state of an overwritten line, such as a progress bar, is kept.
 func (t *tail) addText(stream, text string) (whole []string) {
 	if t.partial == nil {
 		t.partial = map[string]string{}
 	}
 	if _, known := t.partial[stream]; !known && len(t.partial) >= maxStreams {
-		stream = "" // the node invents streams
+		stream = "" // a hostile node may invent streams
 	}
 	rest := t.partial[stream] + text
 	for {

@@ -55,8 +55,8 @@ type suspect struct {
 
 // The classes of suspects.
 const (
-	byItself    = iota // a foreign signal, a lost connection, its own error
-	becauseOf          // its output says that a peer was gone
+	byItself    = iota // an external signal, a lost connection, its own error
+	becauseOf          // its output reports a lost peer
 	wasTold            // it got a signal to end
 	leastLikely        // only its end is known
 )
