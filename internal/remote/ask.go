@@ -41,7 +41,7 @@ func NewAnswers(p Prompter) *Answers {
 	return &Answers{prompter: p, one: make(chan struct{}, 1), given: map[string]*secret{}}
 }
 
-// ask prompts the user. Only one prompt is open at a time.
+// ask prompts the user. Only one prompt is open at a time. An empty answer to a prompt without echo is errNoAnswer.
 func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, error) {
 	select {
 	case a.one <- struct{}{}:
@@ -63,6 +63,8 @@ func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, 
 			"answer at the terminal, or disable prompts with BatchMode yes in ~/.ssh/config"))
 	case err != nil:
 		return "", a.away(err)
+	case text == "" && !echo:
+		return "", errNoAnswer
 	}
 	return text, nil
 }

@@ -63,10 +63,10 @@ type keySet struct {
 // prompt for a password, keysFor returns an error before dsbuild dials.
 func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	k := &keySet{allowed: t.allowed, barred: !t.allows(byKey)}
-	attended := d.answers.attended(t)
+	attended := d.opt.Answers.attended(t)
 	if attended {
 		k.unlock = func(file string, text []byte) (ssh.Signer, error) {
-			_, s, err := d.answers.unlock(ctx, file, text)
+			_, s, err := d.opt.Answers.unlock(ctx, file, text)
 			return s, err
 		}
 	}

@@ -60,7 +60,6 @@ type SSH struct {
 	hostKeys *hostKeys
 	jumps    *jumpConns
 	logins   *loginLimiter
-	answers  *Answers
 	openSSH  func() (string, error) // finds the ssh to run
 	ignored  sync.Map               // ignored settings that were already reported
 	sessions sync.Map               // *atomic.Int64: the open ones through each of the user's masters, by socket
@@ -87,7 +86,6 @@ func NewSSH(opt Options) *SSH {
 		hostKeys: &hostKeys{},
 		jumps:    &jumpConns{open: map[string]*jumpConn{}},
 		logins:   &loginLimiter{servers: map[string]*loginSlots{}},
-		answers:  opt.Answers,
 	}
 }
 
@@ -265,7 +263,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
 	alive.ended = func() { stop(errClosedByNode) }
-	login := &login{target: t, keys: keys, answers: d.answers, ctx: asking, clock: clock}
+	login := &login{target: t, keys: keys, answers: d.opt.Answers, ctx: asking, clock: clock}
 	if keys.unlock != nil {
 		keys.unlock = login.unlock
 	}

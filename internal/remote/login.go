@@ -131,13 +131,7 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 	}
 	said := l.said
 	l.said = ""
-	ask := func() (string, error) {
-		text, err := l.answers.ask(l.ctx, question(l.who(), said, prompt), echo)
-		if err == nil && text == "" && !echo {
-			err = errNoAnswer
-		}
-		return text, err
-	}
+	ask := func() (string, error) { return l.answers.ask(l.ctx, question(l.who(), said, prompt), echo) }
 	if echo || !passwordPrompt.MatchString(strings.TrimSpace(prompt)) {
 		return ask()
 	}

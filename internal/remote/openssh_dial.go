@@ -87,7 +87,7 @@ func (a *attempt) start(clock *deadline, program string) (*sshConn, error) {
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
 	a.login = &opensshLogin{
-		login: login{target: t, keys: &keySet{barred: !t.allows(byKey)}, answers: d.answers, ctx: asking, clock: clock},
+		login: login{target: t, keys: &keySet{barred: !t.allows(byKey)}, answers: d.opt.Answers, ctx: asking, clock: clock},
 		log:   masterLog(a.folder),
 		tell:  d.opt.Note,
 		stop:  stop,
@@ -154,7 +154,9 @@ func (a *attempt) wait(asking context.Context, p *process, socket string, stop c
 }
 
 // attendedByAskpass reports whether the user can be prompted for ssh.
-func (d *SSH) attendedByAskpass(t Target) bool { return d.opt.Askpass != "" && d.answers.attended(t) }
+func (d *SSH) attendedByAskpass(t Target) bool {
+	return d.opt.Askpass != "" && d.opt.Answers.attended(t)
+}
 
 // attempt is a login by OpenSSH under way.
 type attempt struct {

@@ -102,13 +102,7 @@ func nodeLines(text string) string {
 // has succeeded with it.
 func (l *opensshLogin) secret(key, prompt string) (string, error) {
 	defer l.clock.hold()()
-	ask := func() (string, error) {
-		text, err := l.answers.ask(l.ctx, question(l.who(), "", prompt), false)
-		if err == nil && text == "" {
-			err = errNoAnswer
-		}
-		return text, err
-	}
+	ask := func() (string, error) { return l.answers.ask(l.ctx, question(l.who(), "", prompt), false) }
 	trial := l.by[key]
 	text, err := l.answers.askSecret(l.ctx, &trial, key, ask)
 	if trial != nil {

@@ -48,11 +48,11 @@ func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphr
 	ask := func() (string, error) {
 		for n := 0; n < rounds; n++ {
 			typed, err := a.ask(ctx, question(file, "", again+"passphrase:"), false)
+			if errors.Is(err, errNoAnswer) {
+				break
+			}
 			if err != nil {
 				return "", err
-			}
-			if typed == "" {
-				break
 			}
 			opened, err = ssh.ParsePrivateKeyWithPassphrase(text, []byte(typed))
 			if err == nil || !errors.Is(err, x509.IncorrectPasswordError) {

@@ -332,11 +332,7 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 		if a.asked++; a.asked > rounds {
 			return "", fmt.Errorf("incorrect password for %s", of)
 		}
-		text, err := answers.ask(ctx, question(t.Name, "", "sudo password for "+of+":"), false)
-		if err == nil && text == "" {
-			err = errNoAnswer
-		}
-		return text, err
+		return answers.ask(ctx, question(t.Name, "", "sudo password for "+of+":"), false)
 	}
 	var err error
 	if a.trial != nil || of == a.conn.login(ctx) {
