@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"context"
+	"io"
 	"sync"
 	"time"
 
@@ -39,13 +40,13 @@ func (c *conn) Run(ctx context.Context, cmd remote.Command) error {
 	out, errs := remote.NewDetachableWriter(cmd.Stdout), remote.NewDetachableWriter(cmd.Stderr)
 	defer out.Close()
 	defer errs.Close()
-	given := streams{out: out, errs: errs}
+	var in io.Reader
 	if cmd.Stdin != nil {
-		in := remote.NewDetachableReader(cmd.Stdin)
-		defer in.Close()
-		given.in = in
+		gate := remote.NewDetachableReader(cmd.Stdin)
+		defer gate.Close()
+		in = gate
 	}
-	p, err := a.start(c.node, line, given)
+	p, err := a.start(c.node, line, in, out, errs)
 	if err != nil {
 		done()
 		return err

@@ -49,28 +49,22 @@ type step struct {
 	err   error         // valid once ended is closed
 }
 
-// streams are a program's standard streams. Each may be nil.
-type streams struct {
-	in        io.Reader
-	out, errs io.Writer
-}
-
-// start runs a line in the shell of a node.
-func (a *allocation) start(node, line string, s streams) (*step, error) {
+// start runs a line in the shell of a node. in may be nil.
+func (a *allocation) start(node, line string, in io.Reader, out, errs io.Writer) (*step, error) {
 	mark := "dsbuild-end-" + rand.Text()[:16]
-	p := &step{errs: &marked{to: s.errs, mark: mark}, own: &remote.Tail{Most: complaintMost}, ended: make(chan struct{})}
+	p := &step{errs: &marked{to: errs, mark: mark}, own: &remote.Tail{Most: complaintMost}, ended: make(chan struct{})}
 	input := "--input=all"
-	if s.in == nil {
+	if in == nil {
 		input = "--input=none"
 	}
 	// The program's stderr goes to file 3, apart from srun's own messages.
 	args := a.srun(node, 1, input, "--error=/dev/fd/3", "/bin/sh", "-c", onNode, "sh", mark)
 	p.cmd = exec.Command("srun", args...)
 	p.cmd.Env = append(Environ(os.Environ()), lineVariable+"="+line)
-	p.cmd.Stdout, p.cmd.Stderr, p.cmd.WaitDelay = s.out, p.own, 2*time.Second
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.WaitDelay = out, p.own, 2*time.Second
 	detach(p.cmd)
 	var err error
-	if s.in != nil {
+	if in != nil {
 		if p.input, err = p.cmd.StdinPipe(); err != nil {
 			return nil, err
 		}
@@ -89,7 +83,7 @@ func (a *allocation) start(node, line string, s streams) (*step, error) {
 	if p.input != nil {
 		// start does not wait for this copy: the program may end before it has read all its input.
 		go func() {
-			io.Copy(p.input, s.in) //nolint:errcheck // the program's status decides
+			io.Copy(p.input, in) //nolint:errcheck // the program's status decides
 			p.input.Close()
 		}()
 	}
