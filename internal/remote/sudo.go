@@ -360,25 +360,20 @@ type sudoInput struct {
 
 // give passes a line to sudo.
 func (s *sudoInput) give(text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.typed = append(append(s.typed, text...), '\n')
-	s.cond.Broadcast()
+	s.change(func() { s.typed = append(append(s.typed, text...), '\n') })
 }
 
 // begin opens the input for the program.
-func (s *sudoInput) begin() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.begun = true
-	s.cond.Broadcast()
-}
+func (s *sudoInput) begin() { s.change(func() { s.begun = true }) }
 
 // end ends the input for both.
-func (s *sudoInput) end() {
+func (s *sudoInput) end() { s.change(func() { s.ended = true }) }
+
+// change makes a change and wakes the reader.
+func (s *sudoInput) change(by func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = true
+	by()
 	s.cond.Broadcast()
 }
 
