@@ -239,20 +239,13 @@ func (m *marked) end() {
 
 // status returns the exit status that follows the mark.
 func (m *marked) status() (code int, seen bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, text, found := strings.Cut(string(m.kept), m.mark+" ")
-	text, _, whole := strings.Cut(text, "\n")
+	text, _, whole := strings.Cut(strings.TrimPrefix(m.after(), " "), "\n")
 	code, err := strconv.Atoi(text)
-	return code, found && whole && err == nil
+	return code, whole && err == nil
 }
 
 // told reports whether node.sh has sent SIGTERM to the program.
-func (m *marked) told() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return strings.Contains(string(m.kept), m.mark+" told")
-}
+func (m *marked) told() bool { return strings.HasPrefix(m.after(), " told") }
 
 // after returns the text after the mark.
 func (m *marked) after() string {
