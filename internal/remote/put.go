@@ -289,23 +289,13 @@ func (p *put) verify(ctx context.Context) error {
 	return p.up.corrupted(p.part, there)
 }
 
-// sumScript prints the sha256 of the first $2 bytes of $1 with a program of the node. openssl comes
-// first, because it uses the CPU's SHA instructions; many sha256sum programs take five times as
-// long.
-const sumScript = `if command -v openssl >/dev/null && openssl dgst -sha256 -r </dev/null >/dev/null 2>&1; then sum() { openssl dgst -sha256 -r; }
-elif command -v sha256sum >/dev/null; then sum() { sha256sum; }
-elif command -v shasum >/dev/null; then sum() { shasum -a 256; }
-elif command -v python3 >/dev/null; then sum() { python3 -c 'import hashlib,sys;print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'; }
-else echo "missing openssl, sha256sum, shasum or python3 to compute a sha256" >&2; exit 127; fi
-head -c "$2" <"$1" | sum`
-
 // remoteSum returns the sha256 of the first n bytes of the part, as the node computes it.
 func (p *put) remoteSum(ctx context.Context, n int64) (string, error) {
 	if p.up.Sum != nil {
 		return p.up.Sum(ctx, p.part, n)
 	}
 	said, err := RunForAnswer(ctx, p.conn, Command{
-		Argv: []string{"sh", "-c", sumScript, "sh", p.part, strconv.FormatInt(n, 10)},
+		Argv: []string{"sh", "-c", sumFunction + sumFirst, "sh", p.part, strconv.FormatInt(n, 10)},
 	})
 	if err != nil {
 		return "", fmt.Errorf("computing the sha256 of %s on the node: %w", p.part, err)

@@ -14,6 +14,12 @@ import (
 //go:embed receive.sh
 var receive string
 
+//go:embed sum.sh
+var sumFunction string
+
+// sumFirst prints the sha256 of the first $2 bytes of $1 by sumFunction.
+const sumFirst = `head -c "$2" <"$1" | sum`
+
 // Exit codes of receive.sh besides 0.
 const (
 	receiveNoFolder  = 81
@@ -89,7 +95,7 @@ func PutByProgram(ctx context.Context, on Runner, user string, up Upload) error 
 	}
 	// The program reads the file from its standard input; explain reads its output.
 	cmd := Command{Argv: []string{
-		"sh", "-c", receive, "sh", r.part, r.Path,
+		"sh", "-c", sumFunction + receive, "sh", r.part, r.Path,
 		strconv.FormatUint(uint64(r.Mode.Perm()), 8), strconv.FormatInt(r.Size, 10), r.SHA256, strconv.FormatInt(there, 10),
 	}}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = m, said, errs
@@ -104,19 +110,19 @@ func PutByProgram(ctx context.Context, on Runner, user string, up Upload) error 
 	return err
 }
 
-// partScript prints the size of the file $1 and the sha256 of its bytes. It removes $1 if that is no
-// regular file or has more than $2 bytes.
+// partScript prints the size of the file $1; sumFirst then prints the sha256 of its bytes. partScript removes $1 if it is
+// not a regular file or has more than $2 bytes.
 const partScript = `[ -e "$1" ] || [ -L "$1" ] || exit 0
 if [ ! -L "$1" ] && [ -f "$1" ]; then n=$(wc -c <"$1"); else n=$(($2 + 1)); fi
 if [ "$n" -gt "$2" ]; then rm -rf -- "$1"; exit; fi
 set -- "$1" "$n"; echo $n
-` + sumScript
+`
 
 // resume returns how many bytes of the upload an earlier attempt left. If they differ, resume removes
 // that file.
 func (r receipt) resume(ctx context.Context, on Runner) (there int64, err error) {
 	said, err := RunForAnswer(ctx, on, Command{
-		Argv: []string{"sh", "-c", partScript, "sh", r.part, strconv.FormatInt(r.Size, 10)},
+		Argv: []string{"sh", "-c", partScript + sumFunction + sumFirst, "sh", r.part, strconv.FormatInt(r.Size, 10)},
 	})
 	if err == nil && said == "" {
 		return 0, nil

@@ -56,13 +56,9 @@ if [ "$is" -lt "$size" ]; then
 	made= # the connection has ended
 fi
 [ "$is" -eq "$size" ] || fail 86 "$is"
-if command -v sha256sum >/dev/null; then
-	is=$(sha256sum <"$part")
-else
-	is=$(openssl dgst -sha256 -r <"$part")
-fi
+is=$(sum <"$part")
 is=${is%% *}
-[ -n "$is" ] || fail 83 "missing sha256sum or openssl"
+[ -n "$is" ] || fail 83 "cannot compute the sha256 of $part"
 [ "$is" = "$sha256" ] || fail 87 "$is"
 said=$(mv -f "$part" "$target" 2>&1) || fail 83 "$said"
 made=
