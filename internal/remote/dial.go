@@ -85,7 +85,7 @@ func NewSSH(opt Options) *SSH {
 		config:   newClientConfig(opt.Config, opt.Note),
 		hostKeys: &hostKeys{},
 		jumps:    &jumpConns{open: map[string]*jumpConn{}},
-		logins:   &loginLimiter{servers: map[string]*loginSlots{}},
+		logins:   &loginLimiter{servers: map[string]chan struct{}{}},
 	}
 }
 

@@ -18,45 +18,26 @@ const (
 // loginLimiter limits the simultaneous logins to each sshd.
 type loginLimiter struct {
 	mu      sync.Mutex
-	servers map[string]*loginSlots // by address
-}
-
-// loginSlots holds the slots of one sshd.
-type loginSlots struct {
-	slots chan struct{}
-	users int // logins that run or wait
+	servers map[string]chan struct{} // by address: holds a value for each login
 }
 
 // acquire waits until another login to address may begin. It spreads simultaneous logins over a short
 // time.
 func (l *loginLimiter) acquire(ctx context.Context, address string) (release func(), err error) {
 	l.mu.Lock()
-	server := l.servers[address]
-	if server == nil {
-		server = &loginSlots{slots: make(chan struct{}, maxLogins)}
-		l.servers[address] = server
+	logins := l.servers[address]
+	if logins == nil {
+		logins = make(chan struct{}, maxLogins)
+		l.servers[address] = logins
 	}
-	server.users++
-	alone := server.users == 1
 	l.mu.Unlock()
-	left := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if server.users--; server.users == 0 {
-			delete(l.servers, address)
-		}
-	}
 	select {
-	case server.slots <- struct{}{}:
+	case logins <- struct{}{}:
 	case <-ctx.Done():
-		left()
 		return nil, ctx.Err()
 	}
-	release = sync.OnceFunc(func() {
-		<-server.slots
-		left()
-	})
-	if !alone && pause(ctx, rand.N(maxDelay)) != nil {
+	release = func() { <-logins }
+	if len(logins) > 1 && pause(ctx, rand.N(maxDelay)) != nil {
 		release()
 		return nil, ctx.Err()
 	}
