@@ -11,7 +11,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 func isLoopback(address string) bool {
@@ -84,8 +83,8 @@ func (r *run) checkNames(context.Context) {
 			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s on this node, but %s has %[4]s",
 				master, value, r.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
-			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s on this node, but to %[5]s on %[3]d of %[4]s",
-				master, value, len(values[0].members), ui.Count(len(live), "node"), values[0].value)
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s on this node, but to %s on %s",
+				master, value, values[0].value, values[0].of(len(live)))
 		}
 		m.ownName(r.hasNetwork())
 	}
@@ -214,8 +213,8 @@ func (r *run) judgeInterfaces() {
 			try := fmt.Sprintf("in the inventory, "+
 				"set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for this node, and %[2]s for the others",
 				interfaceInHint(name), interfaceInHint(names[0].value))
-			m.addFinding(Interface, Warning, try, "reaches the master through %s, but %d of %s through %s",
-				name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
+			m.addFinding(Interface, Warning, try, "reaches the master through %s, but %s through %s",
+				name, names[0].of(len(routed)), names[0].value)
 		}
 	}
 }

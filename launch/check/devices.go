@@ -94,8 +94,8 @@ func compareRDMA(live []*member) {
 				level = Error
 			}
 			m.addFinding(Devices, level, "run ibv_devinfo on the nodes; set NCCL_IB_HCA to devices that all nodes have, by env: in the inventory",
-				"RDMA devices: %s, but %d of %s have %s; NCCL may hang",
-				cmp.Or(v.value, "none"), len(devices[0].members), ui.Count(len(live), "node"), cmp.Or(devices[0].value, "none"))
+				"RDMA devices: %s, but %s have %s; NCCL may hang",
+				cmp.Or(v.value, "none"), devices[0].of(len(live)), cmp.Or(devices[0].value, "none"))
 		}
 	}
 }
@@ -126,9 +126,7 @@ func (m *member) countDevices(counts []valued, of int) {
 		m.addFinding(Devices, Warning, "change slots in the inventory, or gres of the Slurm job",
 			"%s, but slots is only %d in the inventory", countGPUs(has), m.Host.Slots)
 	case m.Host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
-		most, _ := strconv.Atoi(counts[0].value) //nolint:errcheck // it was written here
-		m.addFinding(Devices, Error, try, "%s, but %d of %s have %d",
-			countGPUs(has), len(counts[0].members), ui.Count(of, "node"), most)
+		m.addFinding(Devices, Error, try, "%s, but %s have %s", countGPUs(has), counts[0].of(of), counts[0].value)
 	}
 	if visible >= 0 && has > 0 && visible < max(m.Host.Slots, 1) {
 		m.addFinding(Devices, Error, "remove CUDA_VISIBLE_DEVICES from the profile on the node",

@@ -124,8 +124,8 @@ func compareNCCLFiles(live []*member) {
 		for _, m := range v.members {
 			if i > 0 {
 				m.addFinding(Variables, Error, "make NCCL's configuration files the same on all nodes, or remove them",
-					"%s, but %d of %s: %s", cmp.Or(v.value, "no configuration file of NCCL"),
-					len(values[0].members), ui.Count(len(live), "node"), cmp.Or(values[0].value, "none"))
+					"%s, but %s: %s", cmp.Or(v.value, "no configuration file of NCCL"),
+					values[0].of(len(live)), cmp.Or(values[0].value, "none"))
 			} else if v.value != "" {
 				m.addFinding(Variables, Warning, "remove what is left from earlier experiments", "%s, for every job", v.value)
 			}
@@ -153,10 +153,9 @@ func compareVariable(live []*member, name string) {
 		level = Error // other algorithms, other code
 	}
 	most := values[0]
-	norm := fmt.Sprintf("but %d of %s have %s",
-		len(most.members), ui.Count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+	norm := fmt.Sprintf("but %s have %s", most.of(len(live)), strings.TrimPrefix(most.value, name+"="))
 	if most.value == "not set" {
-		norm = fmt.Sprintf("but not set on %d of %s", len(most.members), ui.Count(len(live), "node"))
+		norm = "but not set on " + most.of(len(live))
 	}
 	for _, v := range values[1:] {
 		for _, m := range v.members {
@@ -212,6 +211,11 @@ func variableRules() []rule {
 type valued struct {
 	value   string
 	members []*member
+}
+
+// of returns how many of a number of nodes share the value.
+func (v valued) of(nodes int) string {
+	return fmt.Sprintf("%d of %s", len(v.members), ui.Count(nodes, "node"))
 }
 
 // groupByValue groups the nodes by their known values, the largest group first.
@@ -318,9 +322,9 @@ func (r *run) checkPaths(ctx context.Context) {
 			for _, m := range kind.members {
 				most, has := kinds[0].members[0].survey.Data[path].OK, m.survey.Data[path].OK
 				m.addFinding(Paths, Error, "check that it is mounted, or that the copy is complete",
-					"--data %s: %s, %s, but %d of %s have %s, %s with different names or sizes",
+					"--data %s: %s, %s, but %s have %s, %s with different names or sizes",
 					path, ui.Count(has.Entries, "item"), ui.Size(has.Bytes),
-					len(kinds[0].members), ui.Count(len(live), "node"), ui.Count(most.Entries, "item"), ui.Size(most.Bytes))
+					kinds[0].of(len(live)), ui.Count(most.Entries, "item"), ui.Size(most.Bytes))
 			}
 		}
 	}
