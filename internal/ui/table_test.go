@@ -55,6 +55,10 @@ func TestTable(t *testing.T) {
 			"NAME  ADDRESS    USER   PYTHON\nn1    127.0.1.1  train\n                  /" + strings.Repeat("d", 61) +
 				"\nn2    127.0.1.2  train  python3\n",
 		},
+		"a long cell in the middle": {
+			[]string{"NODE", "PATH", "STATUS"}, [][]string{{"n1", "/" + strings.Repeat("d", 70), "ok"}, {"n2", "x", "ok"}},
+			"NODE  PATH  STATUS\nn1\n      /" + strings.Repeat("d", 70) + "\n            ok\nn2    x     ok\n",
+		},
 		"wide letters": {header: []string{"名前", "WHY"}, rows: [][]string{{"節点", strings.Repeat("日本語 ", 30)}}},
 		"many groups": {
 			header: []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"},
