@@ -62,7 +62,7 @@ var phrases = []phrase{
 	{"leave-out", 4, 0, 0, " out", `\b(?:left|leaves?|leaving) (?:it |them |\w+ )?out\b`, "", "", "skip, exclude, omit"},
 	{"own", 4, 2, 0, " own", `\bof (?:its|their|your|his) own\b`, "", "", "its own X"},
 	{"whatever", 3, 0, 0, "whatever|however", `\bwhatever (?:the|it|its|they|reason|umask|else)\b|\bhowever (?:dsbuild|the|do|many|it)\b`, "", "", "regardless of"},
-	{"dsbuild-verb", 5, 18, 5, "dsbuild ", `(?:^|[.;:,(] |\band |\bso |\bthen |\bif )dsbuild (?:[a-z]+s|does|has|is|can|may)\b`, "", "", "vary the subject: you, imperative, passive"},
+	{"dsbuild-verb", 4, 18, 5, "dsbuild ", `(?:^|[.;:,(] |\band |\bso |\bthen |\bif )dsbuild (?:[a-z]+s|does|has|is|can|may)\b`, "", "", "vary the subject: you, imperative, passive"},
 }
 
 // TestLanguage counts stilted phrases in comments, in strings with a space, and in the prose of pages.
