@@ -71,7 +71,7 @@ const char *dsbuild_register(void) {
 `
 
 const loads = `
-import importlib.util, os, sys
+import importlib.util, os, pathlib, sys, zlib
 sys.path.insert(0, os.getcwd())
 import torch
 from torch import Tensor
@@ -79,9 +79,10 @@ spec = importlib.util.spec_from_file_location("_stable_abi", os.path.join(os.env
 loader = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(loader)
 
-def op(cuda=(), name="x_op", cpu=()):
+def op(cuda=(), name="x_op", variants=("",)):
     made = {"__name__": "deepspeed.ops." + name, "__file__": os.path.abspath(name + ".py")}
-    loader.expose(made, cuda, cpu)
+    built = pathlib.Path(os.environ.get("BUILT", "libx_op.so")).read_bytes()
+    loader.expose(made, dict.fromkeys(variants, zlib.crc32(built)), cuda)
     return made
 
 def refused(do):
@@ -270,21 +271,44 @@ func TestStableLoaderRefuses(t *testing.T) {
 	}
 }
 
-// A library that was cut short is refused: the dynamic loader would be killed by a page beyond its end.
+// A library that is not what was built is refused: the dynamic loader would be killed by a page beyond its end, and changed code
+// would compute anything. Another variant is of no account.
 func TestStableLoaderRefusesDamage(t *testing.T) {
 	dir := stableOp(t)
 	library := filepath.Join(dir, "libx_op.so")
-	file, err := os.Stat(library)
+	built, err := os.ReadFile(library)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, size := range []int64{file.Size() - 1, 5000, 10, 0} {
-		if err := os.Truncate(library, size); err != nil {
+	write := func(name string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		got := pythonTest(t, dir, loads+"print(refused(op))")
-		if want := fmt.Sprintf("Refused: DeepSpeed's op x cannot be loaded: %s: damaged: only %d bytes\nhint: install the wheel again", library, size); !strings.HasPrefix(got, want) {
+	}
+	write("built", built)
+	changed := func(at int) []byte {
+		damaged := bytes.Clone(built)
+		damaged[at] ^= 1
+		return damaged
+	}
+	for _, damaged := range [][]byte{
+		built[:len(built)-1], built[:5000], built[:10], {}, append(bytes.Clone(built), 0), make([]byte, len(built)), changed(0), changed(len(built) / 2), changed(len(built) - 1),
+	} {
+		write("libx_op.so", damaged)
+		got := pythonTest(t, dir, loads+"print(refused(op))", "BUILT=built")
+		if want := fmt.Sprintf("Refused: DeepSpeed's op x cannot be loaded: %s: damaged: these %d bytes are not what was built\nhint: install the wheel again", library, len(damaged)); !strings.HasPrefix(got, want) {
 			t.Errorf("%s\nwant %s", got, want)
+		}
+		write("libx_op.v2.so", built)
+		write("libx_op.v3.so", damaged)
+		const two = loads + `
+loader.cpu_flags = set
+print(refused(lambda: op(variants=("v2", "v3"))))
+os.environ["DSBUILD_CPU_LEVEL"] = "v3"
+print(refused(lambda: op(variants=("v2", "v3"))))`
+		if got := pythonTest(t, dir, two, "BUILT=built"); !strings.HasPrefix(got, "nothing was refused\nRefused: ") || !strings.Contains(got, "libx_op.v3.so: damaged") {
+			t.Errorf("v3 is damaged: %s", got)
 		}
 	}
 }
@@ -305,7 +329,7 @@ func TestStableLoaderChooses(t *testing.T) {
 	const v2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
 	const v3 = v2 + " avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
 	const v4 = v3 + " avx512f avx512bw avx512cd avx512dq avx512vl"
-	const both, levels = `op(("12", "13"))`, `op(cpu=("v2", "v3"))`
+	const both, levels = `op(("12", "13"), variants=("cu12", "cu13"))`, `op(variants=("v2", "v3"))`
 	for name, c := range map[string]struct {
 		cuda, level, flags, forced, call, want string
 	}{

@@ -24,12 +24,13 @@ func TestVariantsAreJoined(t *testing.T) {
 		}
 	}
 	gcc("plain.so")
+	gcc("plain3.so", "-Wl,-soname,plain3.so")
 	for _, cuda := range []string{"12", "13"} {
 		gcc("libcudart.so", "-Wl,-soname,libcudart.so."+cuda)
 		gcc("cuda"+cuda+".so", "-Wl,--no-as-needed", "-x", "none", filepath.Join(dir, "libcudart.so"))
 	}
 	const text = `
-import os, pathlib, sys, zipfile
+import os, pathlib, subprocess, sys, zipfile, zlib
 import variants
 
 RECORD = "version='0.19.8'\ninstalled_ops={'cpu_adam': 1, 'fused_adam': 1, 'fused_lion': 1, 'utils': 1}\naccelerator_name='cuda'\ntorch_info={'version': '2.15', 'cuda_version': '13.2'}\n"
@@ -43,6 +44,16 @@ def wheel(step, files):
 def library(name):
     return pathlib.Path(name).read_bytes()
 
+def stripped(name):
+    with open("library.so", "wb") as f:
+        f.write(library(name))
+    subprocess.run(["strip", "--strip-all", "library.so"], check=True)
+    return library("library.so")
+
+def module(cuda="", **libraries):
+    sums = ", ".join(f'"{variant.strip("_")}": 0x{zlib.crc32(data):08x}' for variant, data in libraries.items())
+    return f"from deepspeed._stable_abi import expose\n\nexpose(globals(), {{{sums}}}{cuda})\n".encode()
+
 def joined():
     os.makedirs("out", exist_ok=True)
     with zipfile.ZipFile(variants.join("in", "out")) as new:
@@ -51,15 +62,17 @@ def joined():
 
 first = {"deepspeed/__init__.py": "first", variants.RECORD: RECORD, variants.SHM_COMM: "class ShareMemCommBuilder(CPUOpBuilder):\n    pass\n",
     variants.ASYNC_IO[1]: "class AsyncIOBuilder(CPUOpBuilder):\n    pass\n",
-    "deepspeed/ops/adam/libcpu_adam_op.so": library("plain.so") + b"2", "deepspeed/ops/adam/libfused_adam_op.so": library("cuda13.so"),
+    "deepspeed/ops/adam/libcpu_adam_op.so": library("plain.so"), "deepspeed/ops/adam/libfused_adam_op.so": library("cuda13.so"),
     "deepspeed/ops/lion/libfused_lion_op.so": library("cuda13.so"), "deepspeed/ops/libutils_op.so": library("plain.so")}
 wheel("compile", first)
-os.environ.update(DSBUILD_CPU="x86-64-v2", DSBUILD_GPU_OPS="fused_adam fused_lion")
-imported = b"from deepspeed._stable_abi import expose\n\nexpose(globals()"
+os.environ.update(DSBUILD_CPU="x86-64-v2", DSBUILD_GPU_OPS="fused_adam fused_lion", DSBUILD_WORK=os.getcwd())
+plain, plain3, cuda12, cuda13 = map(stripped, ("plain.so", "plain3.so", "cuda12.so", "cuda13.so"))
+assert len(plain) < len(library("plain.so")) and len({plain, plain3, cuda12, cuda13}) == 4
 
 one = joined()
 assert sorted(n for n in one if n.endswith(".so")) == sorted(n for n in first if n.endswith(".so")), sorted(one)
-assert one["deepspeed/ops/adam/cpu_adam_op.py"] == imported + b")\n" and one["deepspeed/ops/adam/fused_adam_op.py"] == imported + b", cuda=('13',))\n"
+assert one["deepspeed/ops/adam/libcpu_adam_op.so"] == plain
+assert one["deepspeed/ops/adam/cpu_adam_op.py"] == module(_=plain) and one["deepspeed/ops/adam/fused_adam_op.py"] == module(", cuda=('13',)", _=cuda13)
 assert one[variants.RECORD].decode() == "from deepspeed import _stable_abi\n\n" + RECORD.replace("accelerator_name='cuda'", "accelerator_name, installed_ops = _stable_abi.accelerator(installed_ops, ('fused_adam', 'fused_lion'))").replace("torch_info={'version': '2.15', 'cuda_version': '13.2'}", "torch_info=_stable_abi.torch_info({'version': '2.15', 'cuda_version': '13.2'}, '13')"), one[variants.RECORD]
 assert b'\nLEVEL = "v2"' in one["deepspeed/_stable_abi.py"]
 scope = {"CPUOpBuilder": object}
@@ -69,13 +82,13 @@ exec(one[variants.ASYNC_IO[1]], scope)
 assert not hasattr(scope["AsyncIOBuilder"], "is_compatible")  # the wheel has no such op
 
 wheel("compile-cu12", {"deepspeed/__init__.py": "other", "deepspeed/ops/adam/libfused_adam_op.so": library("cuda12.so")})
-wheel("compile-v3", {"deepspeed/__init__.py": "other", "deepspeed/ops/adam/libcpu_adam_op.so": library("plain.so") + b"3"})
+wheel("compile-v3", {"deepspeed/__init__.py": "other", "deepspeed/ops/adam/libcpu_adam_op.so": library("plain3.so")})
 os.environ["DSBUILD_VARIANTS"] = "compile-cu12:cu12:cu13 compile-v3:v3:v2"
 all = joined()
-want = {"adam/libcpu_adam_op.v2.so": library("plain.so") + b"2", "adam/libcpu_adam_op.v3.so": library("plain.so") + b"3", "adam/libfused_adam_op.cu12.so": library("cuda12.so"),
-    "adam/libfused_adam_op.cu13.so": library("cuda13.so"), "lion/libfused_lion_op.so": library("cuda13.so"), "libutils_op.so": library("plain.so"),
-    "adam/cpu_adam_op.py": imported + b", cpu=('v2', 'v3'))\n", "adam/fused_adam_op.py": imported + b", cuda=('12', '13'))\n",
-    "lion/fused_lion_op.py": imported + b", cuda=('13',))\n", "utils_op.py": imported + b")\n"}
+want = {"adam/libcpu_adam_op.v2.so": plain, "adam/libcpu_adam_op.v3.so": plain3, "adam/libfused_adam_op.cu12.so": cuda12,
+    "adam/libfused_adam_op.cu13.so": cuda13, "lion/libfused_lion_op.so": cuda13, "libutils_op.so": plain,
+    "adam/cpu_adam_op.py": module(v2=plain, v3=plain3), "adam/fused_adam_op.py": module(", cuda=('12', '13')", cu12=cuda12, cu13=cuda13),
+    "lion/fused_lion_op.py": module(", cuda=('13',)", _=cuda13), "utils_op.py": module(_=plain)}
 assert {n[len("deepspeed/ops/"):]: d for n, d in all.items() if n.startswith("deepspeed/ops/") and "op_builder" not in n} == want, sorted(all)
 assert all["deepspeed/__init__.py"] == b"first" and b", ('12', '13'))" in all[variants.RECORD], all[variants.RECORD]
 

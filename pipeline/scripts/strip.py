@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import urllib.parse
 import zipfile
 
@@ -34,23 +33,15 @@ except ImportError:  # an optional part of Python
     lzma = None
 
 
-# TRIPLE is the prefix of the compiler and its tools for another machine.
-TRIPLE = f"{os.environ['DSBUILD_CROSS']}-linux-gnu-" if os.environ.get("DSBUILD_CROSS") else ""
-
-
-def strip(compiled, outdir):
+def stripped(compiled, outdir):
     """The same wheel, uncompressed, without symbols and debug information."""
     target = pathlib.Path(outdir, pathlib.Path(compiled).name)
-    with zipfile.ZipFile(compiled) as old, zipfile.ZipFile(target, "w") as new, tempfile.TemporaryDirectory() as tmp:
+    with zipfile.ZipFile(compiled) as old, zipfile.ZipFile(target, "w") as new:
         for info in old.infolist():
             data = old.read(info)
-            if info.filename.endswith(".so") and not os.environ.get("DSBUILD_KEEP_DEBUG"):
-                file = pathlib.Path(tmp, "extension.so")
-                file.write_bytes(data)
-                subprocess.run([TRIPLE + "strip", "--strip-all", file], check=True)
-                data = file.read_bytes()
             info.compress_type = zipfile.ZIP_STORED
-            new.writestr(info, data)
+            new.writestr(info, variants.stripped(data, os.environ["DSBUILD_WORK"]) if info.filename.endswith(".so") else data)
+    return target
 
 
 # STREAM_FOLDERS is how deep folders are told apart: deepspeed/runtime/zero is a stream.
@@ -189,7 +180,7 @@ def facts():
     # Read, not imported: that takes seconds.
     torch = runpy.run_path(importlib.metadata.distribution("torch").locate_file("torch/version.py"))
     major = os.environ.get("DSBUILD_GCC")
-    gcc = subprocess.run([TRIPLE + (f"gcc-{major}" if major else "gcc"), "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
+    gcc = subprocess.run([variants.TRIPLE + (f"gcc-{major}" if major else "gcc"), "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
     return {
         "gcc": gcc.stdout.strip(),
         "python": sysconfig.get_python_version(),
@@ -203,9 +194,9 @@ def facts():
 def main():
     folder, outdir = os.environ["DSBUILD_IN"], os.environ["DSBUILD_OUT"]
     if os.environ.get("DSBUILD_ABI") == "stable":
-        wheel = variants.join(folder, os.environ["DSBUILD_WORK"])
+        wheel = variants.join(folder, outdir)
     else:
-        wheel = variants.compiled(folder, "compile")
+        wheel = stripped(variants.compiled(folder, "compile"), outdir)
     built, packed = {}, []
     with concurrent.futures.ThreadPoolExecutor() as pool:  # lzma leaves the interpreter to others
         if lzma:
@@ -213,7 +204,6 @@ def main():
             packed = pool.map(compressed, texts)
             # What wheel.ByteCode is read from.
             built["bytecode"] = {"magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), "sha256": sha256(b"".join(texts))}
-        strip(wheel, outdir)
         built.update(facts())
     if lzma:
         pathlib.Path(outdir, "bytecode.xz").write_bytes(b"".join(packed))

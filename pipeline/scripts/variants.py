@@ -14,9 +14,13 @@ import re
 import subprocess
 import sys
 import zipfile
+import zlib
 
 LOADER = "_stable_abi"
 LIBRARY = re.compile(r"(.*/)lib(\w+)\.so")  # as stable.py calls it
+# TRIPLE is the prefix of the compiler and its tools for another machine.
+TRIPLE = f"{os.environ['DSBUILD_CROSS']}-linux-gnu-" if os.environ.get("DSBUILD_CROSS") else ""
+
 RECORD = "deepspeed/git_version_info_installed.py"
 SHM_COMM = "deepspeed/ops/op_builder/cpu/comm.py"
 ASYNC_IO = ("deepspeed/ops/op_builder/async_io.py", "deepspeed/ops/op_builder/cpu/async_io.py")
@@ -29,24 +33,25 @@ COMPATIBLE = (
 
 
 def join(folder, to):
-    """Writes the wheel that the parts below a folder make together."""
+    """Writes the wheel that the parts below a folder make together, uncompressed, without symbols and debug information."""
+    work = os.environ["DSBUILD_WORK"]
     libraries = {}  # by the op's folder and name: of each variant the bytes, "" where there is one
     for word in os.environ.get("DSBUILD_VARIANTS", "").split():
         step, variant, first = word.split(":")
         with zipfile.ZipFile(compiled(folder, step)) as part:
-            for op, data in libraries_of(part):
+            for op, data in libraries_of(part, work):
                 libraries.setdefault(op, {first: None})[variant] = data
     path = compiled(folder, "compile")
     target = pathlib.Path(to, path.name)
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as new:
-        for op, data in libraries_of(old):
+        for op, data in libraries_of(old, work):
             variants = libraries.setdefault(op, {"": None})
             variants[next(iter(variants))] = data
         changed, majors = {}, set()
         for (place, op), variants in sorted(libraries.items()):
-            cuda = {major for data in variants.values() for major in cuda_of(data, to)}
+            cuda = {major for data in variants.values() for major in cuda_of(data, work)}
             majors |= cuda
-            changed[f"{place}{op}.py"] = module(cuda, [variant for variant in variants if variant.startswith("v")])
+            changed[f"{place}{op}.py"] = module(variants, cuda)
             for variant, data in variants.items():
                 changed[f"{place}lib{op}{'.' + variant if variant else ''}.so"] = data
         changed[f"deepspeed/{LOADER}.py"] = loader()
@@ -57,7 +62,9 @@ def join(folder, to):
                 changed[name] = old.read(name) + f"\n\n# dsbuild: {why}.\n{builder}.is_compatible = lambda self, verbose=False: {answer}\n".encode()
         for info in old.infolist():
             if info.filename not in changed and not LIBRARY.fullmatch(info.filename):
-                new.writestr(info, old.read(info))
+                data = old.read(info)
+                info.compress_type = zipfile.ZIP_STORED
+                new.writestr(info, data)
         for name, data in changed.items():
             new.writestr(name, data)
     return target
@@ -69,17 +76,28 @@ def compiled(folder, step):
     return path
 
 
-def libraries_of(wheel):
-    """The libraries in a wheel."""
+def libraries_of(wheel, work):
+    """The libraries in a wheel, stripped."""
     for name in wheel.namelist():
         if found := LIBRARY.fullmatch(name):
-            yield found.groups(), wheel.read(name)
+            yield found.groups(), stripped(wheel.read(name), work)
 
 
-def module(cuda, levels):
-    """The module of an op, which says what its libraries are for."""
-    told = "".join(f", {name}={ordered(values)!r}" for name, values in (("cuda", cuda), ("cpu", levels)) if values)
-    return f"from deepspeed.{LOADER} import expose\n\nexpose(globals(){told})\n".encode()
+def stripped(library, work):
+    """A library without symbols and debug information."""
+    if os.environ.get("DSBUILD_KEEP_DEBUG"):
+        return library
+    file = pathlib.Path(work, "library.so")
+    file.write_bytes(library)
+    subprocess.run([TRIPLE + "strip", "--strip-all", file], check=True)
+    return file.read_bytes()
+
+
+def module(variants, cuda):
+    """The module of an op, with the CRC-32 of its libraries and the majors of CUDA that they are for."""
+    sums = ", ".join(f'"{variant}": 0x{zlib.crc32(variants[variant]):08x}' for variant in sorted(variants))
+    told = f", cuda={ordered(cuda)!r}" if cuda else ""
+    return f"from deepspeed.{LOADER} import expose\n\nexpose(globals(), {{{sums}}}{told})\n".encode()
 
 
 def ordered(values):

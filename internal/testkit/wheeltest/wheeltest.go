@@ -227,7 +227,7 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 		path := op.Path(opt.Python, opt.CPU.Machine())
 		if opt.Stable != "" {
 			path = filepath.Join("deepspeed/ops", op.Dir, strings.TrimSuffix("lib"+op.Name+"_op."+op.Variant, ".")+".so")
-			files[filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.py")] = "from deepspeed._stable_abi import expose\n\nexpose(globals())\n"
+			files[filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.py")] = "from deepspeed._stable_abi import expose\n\nexpose(globals(), {})\n"
 		}
 		files[path] = string(op.assemble(t, opt.CPU.Machine()))
 	}
@@ -249,7 +249,7 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 		files["deepspeed/git_version_info_installed.py"] = "from deepspeed import _stable_abi\n\n" + record +
 			"accelerator_name, installed_ops = _stable_abi.accelerator(installed_ops, (" + device + "))\n" +
 			"torch_info=_stable_abi.torch_info(" + strings.TrimSpace(told) + ", " + cuda + ")\n"
-		files["deepspeed/_stable_abi.py"] = "def expose(module, cuda=''):\n    pass\n\ndef accelerator(installed, device):\n    return 'cuda', installed\n\ndef torch_info(built, cuda):\n    return built\n"
+		files["deepspeed/_stable_abi.py"] = "def expose(module, libraries, cuda=()):\n    pass\n\ndef accelerator(installed, device):\n    return 'cuda', installed\n\ndef torch_info(built, cuda):\n    return built\n"
 	}
 	for name, text := range opt.Scripts {
 		files["deepspeed-"+version+".data/scripts/"+name] = text

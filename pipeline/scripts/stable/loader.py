@@ -20,6 +20,7 @@ import operator
 import os
 import re
 import sys
+import zlib
 
 import torch
 
@@ -124,33 +125,33 @@ def level_of(op, levels):
     return max(level for level in levels if not lacking(level) and level <= (forced or level))
 
 
-def refuse_damaged(op, path):
-    """Raises Refused if a library is missing, or ends before its last part, the table of sections: a process that
-    uses pages of a file beyond its end is killed."""
+def refuse_damaged(op, path, crc32):
+    """Raises Refused if a library cannot be read, or is not what was built: a process that uses a
+    page of a file beyond its end is killed, and changed code computes anything."""
     try:
         with open(path, "rb") as f:
-            head = f.read(64)
-            have = f.seek(0, os.SEEK_END)
+            data = f.read()
     except OSError as e:
         why = e.strerror
     else:
-        start, size, count = (int.from_bytes(head[at:end], "little") for at, end in ((40, 48), (58, 60), (60, 62)))
-        if len(head) == 64 and start + size * count <= have:
+        if zlib.crc32(data) == crc32:
             return
-        why = f"damaged: only {have} bytes"
+        why = f"damaged: these {len(data)} bytes are not what was built"
     raise Refused(op, f"cannot be loaded: {path}: {why}", "install the wheel again (pip install --force-reinstall --no-deps WHEEL)")
 
 
-def expose(module, cuda=(), cpu=()):
+def expose(module, libraries, cuda=()):
     """Loads the library of an op and gives its module what it binds. module is globals() of
-    the module. cuda has the majors of CUDA that there are libraries for, none if the library needs no
-    CUDA; cpu the levels, none if there is one library for all CPUs of the wheel."""
+    the module. libraries has the CRC-32 of each library by its variant: v2, v3 for levels of CPUs,
+    cu12, cu13 for majors of CUDA, "" for the only one. cuda has the majors that there are libraries
+    for, none if the op needs no CUDA."""
     op = module["__name__"].rpartition(".")[2]
     refuse(op, cuda)
-    level = level_of(op, cpu or (LEVEL,)) if cpu or LEVEL else ""
-    variant = f".cu{torch.version.cuda.split('.')[0]}" if len(cuda) > 1 else f".{level}" if len(cpu) > 1 else ""
-    path = os.path.join(os.path.dirname(module["__file__"]), f"lib{op}{variant}.so")
-    refuse_damaged(op, path)
+    levels = [variant for variant in libraries if variant.startswith("v")]
+    level = level_of(op, levels or [LEVEL]) if levels or LEVEL else ""
+    variant = level if levels else f"cu{torch.version.cuda.split('.')[0]}" if len(cuda) > 1 else ""
+    path = os.path.join(os.path.dirname(module["__file__"]), f"lib{op}{'.' + variant if variant else ''}.so")
+    refuse_damaged(op, path, libraries[variant])
     try:
         library = ctypes.CDLL(path)
     except OSError as e:

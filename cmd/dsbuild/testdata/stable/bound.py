@@ -6,9 +6,11 @@ usage: bound.py LIBRARY            a module of pybind11
 import importlib.util
 import json
 import os
+import pathlib
 import re
 import sys
 import types
+import zlib
 
 import torch
 
@@ -24,7 +26,7 @@ def library(path, loader=""):
     if not loader:
         return loaded("bound", path)
     module = {"__name__": "bound", "__file__": os.path.join(os.path.dirname(path), "bound.py")}
-    loaded("loader", loader).expose(module)
+    loaded("loader", loader).expose(module, {"": zlib.crc32(pathlib.Path(path).read_bytes())})
     return types.SimpleNamespace(**module)
 
 
