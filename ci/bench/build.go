@@ -276,7 +276,7 @@ func (builds wheelBuilds) comparisons(round int) []comparison {
 		}}
 	}
 	perTorch := func(ops string) []string { return []string{"--ops", ops, "--abi", "torch"} }
-	restricted := func(ops string) []string { return []string{"--ops", ops, "--cuda", "13", "--cpu", "v3"} }
+	restricted := func(ops string) []string { return []string{"--ops", ops, "--cuda", "13", "--cpu", "x86-64-v3"} }
 	return []comparison{
 		{strings.Join(wheel.DefaultOps(), ",") + ", for CUDA 13 and 12", 1, []way{
 			{stockName, nil, builds.buildForBothCUDAs},

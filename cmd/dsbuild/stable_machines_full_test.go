@@ -184,20 +184,13 @@ func (e stableEnvironment) levels(t *testing.T) {
 	if err := debian.Ensure(t.Context(), debian.OnPath("qemu-x86_64-static"), "qemu-user-static"); err != nil {
 		t.Fatal(err)
 	}
-	seeming := func(text string, program ...string) []string {
-		file := filepath.Join(t.TempDir(), "cpuinfo")
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return append([]string{"unshare", "--mount", "--map-root-user", "sh", "-c", "mount --bind " + file + " /proc/cpuinfo && exec \"$@\"", "sh"}, program...)
-	}
 	onCPU := func(where string, variables []string, before ...string) machineProof {
 		return e.onMachine(t, where, optimizers(), append(variables, "DS_ACCELERATOR=cpu"), before)
 	}
 	onCPU("DSBUILD_CPU_LEVEL=v2", []string{"DSBUILD_CPU_LEVEL=v2"}).loaded(t, "v2", "", optimizers()...)
-	onCPU("a kernel that hides the CPU", nil, seeming("")...).loaded(t, "v2", "", optimizers()...)
+	onCPU("a kernel that hides the CPU", nil, seemingCPU(t, t.TempDir(), "")...).loaded(t, "v2", "", optimizers()...)
 	qemu := []string{"qemu-x86_64-static", "-cpu", "Nehalem"}
-	onCPU("under qemu-user, Nehalem", nil, seeming("flags\t: "+nehalem+"\n", qemu...)...).loaded(t, "v2", "", optimizers()...)
+	onCPU("under qemu-user, Nehalem", nil, append(seemingCPU(t, t.TempDir(), "flags\t: "+nehalem+"\n"), qemu...)...).loaded(t, "v2", "", optimizers()...)
 
 	// numpy's later wheels are for v2 themselves.
 	older := t.TempDir()
@@ -205,7 +198,7 @@ func (e stableEnvironment) levels(t *testing.T) {
 		t.Fatal(err)
 	}
 	qemu[2] = "core2duo"
-	p := onCPU("under qemu-user, Core 2", []string{"PYTHONPATH=" + older}, seeming("flags\t: "+core2+"\n", qemu...)...)
+	p := onCPU("under qemu-user, Core 2", []string{"PYTHONPATH=" + older}, append(seemingCPU(t, t.TempDir(), "flags\t: "+core2+"\n"), qemu...)...)
 	for _, op := range optimizers() {
 		if want := "was built for CPUs of level x86-64-v2, but this CPU lacks popcnt sse4_1 sse4_2\nhint: use another machine"; !strings.Contains(p.Ops[op].Error, want) {
 			t.Errorf("%s on a CPU of level 1: %+v", op, p.Ops[op])

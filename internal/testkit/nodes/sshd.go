@@ -301,12 +301,19 @@ func (n *Node) Pid() int {
 
 // stopServers ends the sshd of each node, its connections and all processes that they left running.
 func stopServers(nodes ...*Node) error {
+	// A listener that ends while it accepts a connection leaves a process that nothing identifies.
+	for _, n := range nodes {
+		if pid := n.Pid(); pid != 0 {
+			syscall.Kill(pid, syscall.SIGSTOP) //nolint:errcheck // it may be gone
+		}
+	}
 	// At least twice: while a process becomes another program, its environment does not identify
 	// it.
 	for quiet := 0; quiet < 2; quiet++ {
 		pids := ownProcesses(nodes...)
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGTERM) //nolint:errcheck // it may be gone
+			syscall.Kill(pid, syscall.SIGCONT) //nolint:errcheck // the same
 		}
 		for _, pid := range pids {
 			if err := waitOrKill(pid); err != nil {
