@@ -94,7 +94,7 @@ def stripped(library, work):
 
 
 def module(variants, cuda):
-    """The module of an op, with the CRC-32 of its libraries and the majors of CUDA that they are for."""
+    """The module of an op, with the CRC-32 of its libraries and the CUDA that they are for."""
     sums = ", ".join(f'"{variant}": 0x{zlib.crc32(variants[variant]):08x}' for variant in sorted(variants))
     told = f", cuda={ordered(cuda)!r}" if cuda else ""
     return f"from deepspeed.{LOADER} import expose\n\nexpose(globals(), {{{sums}}}{told})\n".encode()
