@@ -41,7 +41,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := runBench(ctx, os.Args[1:]); err != nil {
-		ui.PrintError(os.Stderr, fmt.Errorf("bench: %w", err))
+		ui.PrintError(os.Stderr, fmt.Errorf("bench: %w", err), nil)
 		os.Exit(1) //nolint:gocritic // stop has nothing more to do
 	}
 }

@@ -87,7 +87,7 @@ func mirrorBase(t *testing.T, d *docker.Daemon, home string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reg.Add("library/"+dockerfiles.DefaultImage, engine.BaseTar()); err != nil {
+	if _, err := reg.Add("library/"+dockerfiles.DefaultImage, engine.NewBases(nil).There("bookworm")); err != nil {
 		t.Fatal(err)
 	}
 	l := d.Listen(t, "0.0.0.0:0")

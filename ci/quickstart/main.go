@@ -43,7 +43,7 @@ func main() {
 			printStep("interrupted; the nodes are stopped")
 			os.Exit(130)
 		}
-		ui.PrintError(os.Stderr, fmt.Errorf("quickstart: %w", err))
+		ui.PrintError(os.Stderr, fmt.Errorf("quickstart: %w", err), nil)
 		var failed interface{ ExitCode() int } // an *exec.ExitError too
 		if errors.As(err, &failed) && failed.ExitCode() > 0 {
 			os.Exit(failed.ExitCode())
@@ -75,7 +75,7 @@ func runQuickstart(ctx context.Context) error {
 			return
 		}
 		if err := fleet.Down(); err != nil {
-			ui.PrintError(os.Stderr, fmt.Errorf("stopping the nodes: %w", err))
+			ui.PrintError(os.Stderr, fmt.Errorf("stopping the nodes: %w", err), nil)
 		}
 	}()
 	var built string

@@ -26,7 +26,7 @@ func TestFullDockerWheel(t *testing.T) {
 	d := docker.Docker(t, docker.Options{})
 	d.LoadEngine(t)
 	var stdout bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), makeProgram(t), "wheel", "--no-cache", "--json", "--base", engine.BaseTar(), "-o", t.TempDir())
+	cmd := exec.CommandContext(t.Context(), makeProgram(t), "wheel", "--no-cache", "--json", "--base", engine.NewBases(nil).There("bookworm"), "-o", t.TempDir())
 	cmd.Dir = t.TempDir()
 	cmd.Env = []string{
 		"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "DOCKER_HOST=" + d.Host,

@@ -23,12 +23,12 @@ import (
 // that has torch, DeepSpeed's requirements and pip.
 func torchBase(t *testing.T, d *docker.Daemon, name string) {
 	t.Helper()
-	if engine.BaseTar() == "" {
+	if engine.NewBases(nil).There("bookworm") == "" {
 		needs.Missing(t, "the base of dsbuild's own engine: make engine")
 	}
 	bin := filepath.Dir(pythonWithPackages(t, []string{"torch==2.15.0", "nvidia-ml-py", "pip"}, "3.11"))
 	file := filepath.Join(t.TempDir(), "base.tar")
-	command(t, "/", "cp", engine.BaseTar(), file)
+	command(t, "/", "cp", engine.NewBases(nil).There("bookworm"), file)
 	command(t, "/", "tar", "--append", "--file", file, "--exclude", "__pycache__", filepath.Dir(bin)[1:])
 	d.Run(t, "import", "--change", "ENV PATH="+bin+":/usr/sbin:/usr/bin:/sbin:/bin", file, name)
 }

@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	prompt.Close()
 	console.Close()
 	if err != nil {
-		ui.PrintErrorWith(stderr, plainInterrupt(ctx, folderHint(err)), func(hint string) string { return a.hints.expand(hint, "") })
+		ui.PrintError(stderr, plainInterrupt(ctx, folderHint(err)), func(hint string) string { return a.hints.expand(hint, "") })
 	}
 	return exitCode(ctx, err)
 }

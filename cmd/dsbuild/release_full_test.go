@@ -39,7 +39,7 @@ func TestFullRelease(t *testing.T) {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	command(t, root, "tar", "--exclude=./dev/*", "-xf", engine.BaseTar())
+	command(t, root, "tar", "--exclude=./dev/*", "-xf", engine.NewBases(nil).There("bookworm"))
 	if err := os.MkdirAll(unpacked, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ type ProbeResult struct {
 	Err       error
 }
 
-// PlanOptions are the settings of NewPlan.
+// PlanOptions are the settings of planNodes.
 type PlanOptions struct {
 	Lock      *environment.Lock
 	Wheels    map[string]*wheel.Loaded  // the wheel of DeepSpeed by its sha256
@@ -109,16 +109,7 @@ type PlanOptions struct {
 	InUse     change.InUse
 }
 
-// NewPlan decides the action on each node. It is pure.
-func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
-	plan, err := planNodes(nodes, opt)
-	if err == nil {
-		plan.agree(nodes, opt.InUse)
-	}
-	return plan, err
-}
-
-// planNodes is NewPlan for each node alone.
+// planNodes decides the action on each node by itself. It is pure.
 func planNodes(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 	tables, err := compat.NewTables()
 	if err != nil {

@@ -10,17 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
-// NewRollbackPlan decides which nodes undo a run: the one named, or the latest of their last changes if run is empty. It
-// leaves the others as they are. It is pure.
-func NewRollbackPlan(nodes []ProbeResult, run string, policy change.InUse) (Plan, error) {
-	plan, err := planRollback(nodes, run)
-	if err == nil {
-		plan.agree(nodes, policy)
-	}
-	return plan, err
-}
-
-// planRollback is NewRollbackPlan for each node alone.
+// planRollback decides which nodes undo a run: the one named, or the latest of their last changes if run is empty. It
+// leaves the others as they are, and decides on each node by itself. It is pure.
 func planRollback(nodes []ProbeResult, run string) (Plan, error) {
 	last := lists.Map(nodes, func(n ProbeResult) change.LastChange {
 		known := change.LastChange{Err: n.Err}

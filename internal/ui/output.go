@@ -44,13 +44,8 @@ func (e escaping) Write(b []byte) (int, error) {
 func isHidden(r rune) bool { return r != '\n' && isControl(r) }
 
 // PrintError writes the last lines of a failed command: the message and, if the error
-// carries one, the hint. Errors joined together are printed one by one.
-func PrintError(w io.Writer, err error) {
-	PrintErrorWith(w, err, func(hint string) string { return hint })
-}
-
-// PrintErrorWith is PrintError with hints as write returns them.
-func PrintErrorWith(w io.Writer, err error, write func(hint string) string) {
+// carries one, the hint as write returns it; write may be nil. Errors joined together are printed one by one.
+func PrintError(w io.Writer, err error, write func(hint string) string) {
 	if err == nil {
 		return
 	}
@@ -59,13 +54,16 @@ func PrintErrorWith(w io.Writer, err error, write func(hint string) string) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if ok && err.Error() == errors.Join(joined.Unwrap()...).Error() {
 		for _, one := range joined.Unwrap() {
-			PrintErrorWith(w, one, write)
+			PrintError(w, one, write)
 		}
 		return
 	}
 	// Errors while writing are dropped: there is nowhere left to report them.
 	fmt.Fprintf(w, "dsbuild: %s\n", strings.TrimRight(Clean(err.Error()), "\n"))
-	if text := fault.Hint(err); text != "" {
-		fmt.Fprintf(w, "hint: %s\n", Clean(write(text)))
+	if hint := fault.Hint(err); hint != "" {
+		if write != nil {
+			hint = write(hint)
+		}
+		fmt.Fprintf(w, "hint: %s\n", Clean(hint))
 	}
 }

@@ -171,7 +171,7 @@ func TestPrintError(t *testing.T) {
 		"prefixed": {fmt.Errorf("deploy: %w", errors.Join(plain, plain)), "dsbuild: deploy: no wheel fits\nno wheel fits\n"},
 	} {
 		var out bytes.Buffer
-		ui.PrintError(&out, c.err)
+		ui.PrintError(&out, c.err, nil)
 		if out.String() != c.want {
 			t.Errorf("%s: got %q, want %q", name, out.String(), c.want)
 		}

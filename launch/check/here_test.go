@@ -49,7 +49,7 @@ func TestHere(t *testing.T) {
 	r := run()
 	line, err := r.Line()
 	var printed strings.Builder
-	ui.PrintError(&printed, err)
+	ui.PrintError(&printed, err, nil)
 	if want := "dsbuild: n1: not ready: devices: nvidia-smi: exit status 1\nhint: run nvidia-smi on the node; after a driver update, reboot it\n"; line != "" || fault.ExitCode(err) != fault.Nodes || printed.String() != want {
 		t.Errorf("%q, %v, printed\n%s", line, err, &printed)
 	}

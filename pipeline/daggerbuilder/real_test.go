@@ -46,7 +46,7 @@ func connect(t *testing.T) (*Builder, string) {
 			t.Error(err)
 		}
 	})
-	return b, engine.BaseTar()
+	return b, engine.NewBases(nil).There("bookworm")
 }
 
 // record is a reporter that remembers.

@@ -104,7 +104,3 @@ func (b *Bases) make(ctx context.Context, control, suite string) error {
 	}
 	return fault.WithHint(err, "%s", strings.TrimSpace(advice))
 }
-
-// BaseTar returns the tar that is installed with dsbuild's own engine, or "" if the engine is not
-// installed.
-func BaseTar() string { return NewBases(nil).There("bookworm") }

@@ -27,7 +27,7 @@ func main() {
 		opt.Packages = slurm.TorchAndJAX()
 	}
 	if err := openShell(context.Background(), opt); err != nil {
-		ui.PrintError(os.Stderr, err)
+		ui.PrintError(os.Stderr, err, nil)
 		os.Exit(1)
 	}
 }
