@@ -63,24 +63,11 @@ func notExported(s *subject) []hit {
 var ofSystem = regexp.MustCompile(`^(SLURM_.*|CUDA_VISIBLE_DEVICES|.*PATH|HOME|USER|HOSTNAME|TMPDIR|PWD|SHELL|LANG)$`)
 
 // lostInShells finds variables that the script sets without export and the shell of bash -c reads.
-func (s *subject) lostInShells() []hit {
-	var hits []hit
-	seen := map[int]bool{}
-	look := func(w script.Word) {
-		for _, c := range w.Chars {
-			if r := c.Ref; r != nil && r.Lost && !seen[c.At] && r.Default == nil && !r.Required && !r.Edited && !ofSystem.MatchString(r.Name) {
-				seen[c.At] = true
-				hits = append(hits, hit{at: c.At, message: "$" + r.Name + " is empty in this shell: the script sets " + r.Name + " without export"})
-			}
+func (s *subject) lostInShells() (hits []hit) {
+	for r, at := range s.refs {
+		if r.Lost && r.Default == nil && !r.Required && !r.Edited && !ofSystem.MatchString(r.Name) {
+			hits = append(hits, hit{at: at, message: "$" + r.Name + " is empty in this shell: the script sets " + r.Name + " without export"})
 		}
-	}
-	for _, c := range s.Commands {
-		for _, w := range c.Words {
-			look(w)
-		}
-	}
-	for a := range s.sets() {
-		look(a.Value)
 	}
 	return hits
 }

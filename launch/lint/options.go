@@ -146,14 +146,12 @@ var ofSlurm = regexp.MustCompile(`\$?\{?\b(SLURM_\w+)(:?[-=?+])?`)
 
 // slurmVariableUnset finds variables of Slurm's options that the job does not use.
 func slurmVariableUnset(s *subject) []hit {
-	if !s.isBatch() {
-		return nil // salloc may have set it
-	}
 	var hits []hit
 	seen := map[string]bool{}
 	for r, at := range s.refs {
 		option := optionOf(r.Name)
-		if option == "" || seen[r.Name] {
+		ofGPUs := option == "gpus-per-node" // the others usually come from salloc
+		if option == "" || seen[r.Name] || !s.isBatch() && (!ofGPUs || len(s.commandsNamed("srun")) == 0) {
 			continue
 		}
 		seen[r.Name] = true
@@ -162,11 +160,14 @@ func slurmVariableUnset(s *subject) []hit {
 			regexp.MustCompile(`-[nzv] +["']?\$?\{?`+r.Name+`\b`).Match(s.Text) {
 			continue
 		}
-		fix := "add #SBATCH --" + option + "=VALUE, or use ${" + r.Name + ":-VALUE}"
-		if r.Name == "SLURM_GPUS_PER_NODE" {
-			fix = "use SLURM_GPUS_ON_NODE"
+		h := hit{
+			at: at, message: r.Name + " is used without --" + option,
+			fix: "add #SBATCH --" + option + "=VALUE, or use ${" + r.Name + ":-VALUE}",
 		}
-		hits = append(hits, hit{at: at, message: r.Name + " is used without --" + option, fix: fix})
+		if ofGPUs { // --gres does not set it
+			h.fix = "use $SLURM_GPUS_ON_NODE, or request GPUs with --gpus-per-node"
+		}
+		hits = append(hits, h)
 	}
 	return hits
 }

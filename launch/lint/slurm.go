@@ -63,18 +63,9 @@ func onlyBlanksBefore(text []byte, at int) bool {
 func sbatchLineIgnored(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Comments {
-		if otherCase.MatchString(c.Text) && !strings.HasPrefix(c.Text, "SBATCH") && (c.At == 0 || s.Text[c.At-1] == '\n') {
-			hits = append(hits, hit{
-				at: c.At, severity: Warning, message: "#" + c.Text[:len("sbatch")] + " is not #SBATCH",
-				why: "sbatch takes this line for a comment and ignores the option", fix: "write #SBATCH in upper case",
-			})
-		}
-	}
-	for _, c := range s.Comments {
 		name, _, _ := strings.Cut(c.Text, " ")
-		atStart := c.At == 0 || s.Text[c.At-1] == '\n'
-		if atStart && nearlyBatch.MatchString(c.Text) && !strings.EqualFold(name, "SBATCH") &&
-			lineerr.Distance(name, "SBATCH") <= 2*lineerr.Letter {
+		near := otherCase.MatchString(c.Text) || nearlyBatch.MatchString(c.Text) && lineerr.Distance(name, "SBATCH") <= 2*lineerr.Letter
+		if near && name != "SBATCH" && (c.At == 0 || s.Text[c.At-1] == '\n') {
 			hits = append(hits, hit{
 				at: c.At, severity: Warning, message: "#" + name + " is not #SBATCH",
 				why: "sbatch takes this line for a comment and ignores the option", fix: "write #SBATCH",
