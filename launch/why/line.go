@@ -110,7 +110,7 @@ func (m moment) in(newYear bool) time.Time {
 func overNewYear(logs []log) bool {
 	quarters := map[time.Month]bool{}
 	for _, l := range logs {
-		last, _ := parseMoment(l.scanner.clock)
+		last := parseMoment(l.scanner.clock)
 		for _, m := range []moment{l.scanner.first, last} {
 			if m.dated {
 				quarters[(m.at.Month()-1)/3] = true
@@ -139,17 +139,17 @@ func hasClock(line string) bool {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// parseMoment finds the first time in a line.
-func parseMoment(line string) (moment, bool) {
+// parseMoment returns the first time in a line, or the zero moment.
+func parseMoment(line string) moment {
 	m := clock.FindStringSubmatch(head(line))
 	if m == nil {
-		return moment{}, false
+		return moment{}
 	}
 	month, day := atoi(m[1]+m[3]+m[5]), atoi(m[2]+m[4]+m[6]+m[8])
 	if m[7] != "" {
 		name, err := time.Parse("Jan", m[7])
 		if err != nil {
-			return moment{}, false
+			return moment{}
 		}
 		month = int(name.Month())
 	}
@@ -159,5 +159,5 @@ func parseMoment(line string) (moment, bool) {
 	if m[5] != "" {
 		text = text[1:] // the level of glog
 	}
-	return moment{text, at, day > 0}, true
+	return moment{text, at, day > 0}
 }

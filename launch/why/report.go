@@ -194,7 +194,7 @@ func (r *Report) clockOffsets(logs []log, newYear bool) map[*log]time.Duration {
 	var spans []span
 	for i := range logs {
 		s := logs[i].scanner
-		last, _ := parseMoment(s.clock)
+		last := parseMoment(s.clock)
 		if s.first.dated && last.dated {
 			spans = append(spans, span{&logs[i], s.first.in(newYear), last.in(newYear)})
 		}

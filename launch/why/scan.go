@@ -144,7 +144,7 @@ func (s *Scanner) addState(line string) {
 	if hasClock(line) {
 		s.clock, s.clockAt = strings.Clone(head(line)), s.line
 		if s.first.text == "" {
-			s.first, _ = parseMoment(line)
+			s.first = parseMoment(line)
 		}
 	}
 	from, rest := splitOrigin(line)
@@ -298,7 +298,7 @@ func (s *Scanner) note(st *stream, sign *Sign, line string) *Hit {
 		at.rank = s.Rank
 	}
 	h = &Hit{Sign: sign, Line: s.line, Rank: at.rank, Node: at.node, Text: ui.Shorten(strings.TrimSpace(line), maxText), Count: 1, warning: warning, progress: s.progress}
-	h.when, _ = parseMoment(s.clock)
+	h.when = parseMoment(s.clock)
 	h.exact, h.labelled = s.clockAt == s.line, at.labelled
 	st.hits[sign] = h
 	return h
