@@ -36,11 +36,6 @@ func MismatchError(wheel string, findings []string) error {
 	return auditError(wheel, findings, try)
 }
 
-// unusableError returns the error for a wheel that must not be installed on nodes.
-func unusableError(wheel, finding string) error {
-	return auditError(wheel, []string{finding}, "build the wheel with dsbuild wheel")
-}
-
 // Audit describes every difference between a wheel's contents and w.
 func Audit(c Contents, w Want) []string {
 	var findings []string

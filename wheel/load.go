@@ -3,7 +3,6 @@ package wheel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -128,8 +127,8 @@ func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
 	}
 	defer a.Close()
 	if foreign := a.foreignTops(); len(foreign) > 0 {
-		return w, unusableError(filepath.Base(file), fmt.Sprintf("would write files outside DeepSpeed's own directory: %s",
-			strings.Join(foreign[:min(len(foreign), 5)], ", ")))
+		finding := "would write files outside DeepSpeed's own directory: " + strings.Join(foreign[:min(len(foreign), 5)], ", ")
+		return w, auditError(filepath.Base(file), []string{finding}, "build the wheel with dsbuild wheel")
 	}
 	w.Commands, err = a.Commands() // only a node knows whether one belongs to another package
 	return w, err

@@ -44,7 +44,7 @@ func CheckOwnFiles(a *Archive, named bool) error {
 		if owner := ownerOf(distribution, scheme, below); owner != "" {
 			return fmt.Errorf("the wheel of %s would write %s, which belongs to %s", meta.Name, m.Name, owner)
 		}
-		if scheme == "" && isStartFile(below) {
+		if scheme == "" && !strings.Contains(below, "/") && strings.HasSuffix(fold(below), ".pth") {
 			if err := a.checkStartFile(m.Name, distribution, named); err != nil {
 				return fmt.Errorf("the wheel of %s has %s, which %w", meta.Name, m.Name, err)
 			}
@@ -58,13 +58,8 @@ func CheckOwnFiles(a *Archive, named bool) error {
 	return nil
 }
 
-// isStartFile reports whether Python reads a file of site-packages at its start.
-func isStartFile(below string) bool {
-	return !strings.Contains(below, "/") && strings.HasSuffix(fold(below), ".pth")
-}
-
-// checkStartFile checks what a .pth file would do: Python runs its lines with import, and adds the directories that
-// it lists to the module search path. Format: the documentation of Python's module site.
+// checkStartFile checks what a .pth file would do at the start of Python, which runs its lines with import, and adds the
+// directories that it lists to the module search path. Format: the documentation of Python's module site.
 func (a *Archive) checkStartFile(name, distribution string, named bool) error {
 	text, err := a.ReadFile(name, maxText)
 	if err != nil {
@@ -155,8 +150,9 @@ func nameOwner(distribution, below string) string {
 	switch module {
 	case "torch", "torchgen", "functorch":
 		owner, own = "torch", distribution == "torch"
-	case "triton":
-		owner, own = "triton", slices.Contains(tritons(), distribution)
+	case "triton": // on PyPI and on torch's own indexes
+		all := []string{"triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm", "triton-xpu"}
+		owner, own = "triton", slices.Contains(all, distribution)
 	case "nvidia":
 		owner, own = "NVIDIA's packages", strings.HasPrefix(distribution, "nvidia-")
 	case "deepspeed":
@@ -168,11 +164,6 @@ func nameOwner(distribution, below string) string {
 		return ""
 	}
 	return owner
-}
-
-// tritons are the distributions of triton, on PyPI and on torch's own indexes.
-func tritons() []string {
-	return []string{"triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm", "triton-xpu"}
 }
 
 // fold returns name as a file system that ignores case compares it.

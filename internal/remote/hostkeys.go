@@ -88,16 +88,6 @@ func (c *hostKeyCheck) revoked(presented, line string) error {
 		ErrHostKey, nodeerr.Own(c.name()), presented, line)
 }
 
-// ofType returns the key of the given type, or else the first key.
-func ofType(keys []xknownhosts.KnownKey, kind string) xknownhosts.KnownKey {
-	for _, k := range keys {
-		if k.Key.Type() == kind {
-			return k
-		}
-	}
-	return keys[0]
-}
-
 func (c *hostKeyCheck) unknown(presented string) error {
 	files := c.target.KnownHosts
 	err := nodeerr.Errorf("%w: %s is not in %s%s; it presented %s",
@@ -108,7 +98,8 @@ func (c *hostKeyCheck) unknown(presented string) error {
 
 // changed returns the error of a node whose host key differs from the known keys. kind is the presented key's type.
 func (c *hostKeyCheck) changed(presented, kind string, known []xknownhosts.KnownKey) error {
-	old := ofType(known, kind)
+	same := slices.IndexFunc(known, func(k xknownhosts.KnownKey) bool { return k.Key.Type() == kind })
+	old := known[max(same, 0)]
 	file := c.db.fileOf(old)
 	err := nodeerr.Errorf("%w: key of %s has changed: the node presented %s, but %s:%d has %s %s",
 		ErrHostKey, nodeerr.Own(c.name()), nodeerr.Own(presented),
