@@ -145,13 +145,14 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	for _, m := range peers {
 		if unreachable(m) {
 			m.addFinding(Network, Error, try, "no other node can reach it at %s: %s",
-				nodeerr.Own(m.route.Address), mostCommon(failed, m.index))
+				nodeerr.Own(m.route.Address), mostCommon(callers, func(c *member) string { return failed[c.index][m.index] }))
 		}
 	}
 	for _, m := range callers {
 		f := failed[m.index]
 		if len(f) > 1 && len(f) == len(peers)-1 {
-			m.addFinding(Network, Error, try, "cannot reach any other node: %v", node.NewNodeError(mostCommonOf(f)))
+			why := mostCommon(peers, func(p *member) string { return f[p.index] })
+			m.addFinding(Network, Error, try, "cannot reach any other node: %v", node.NewNodeError(why))
 			continue
 		}
 		byReason := groupByValue(peers, func(p *member) (string, bool) {
@@ -179,27 +180,8 @@ func nameWithAddress(members []*member) string {
 	return foldNames(names)
 }
 
-// mostCommon returns the most common reason of the failed calls to a peer.
-func mostCommon(failed map[int]map[int]string, peer int) string {
-	all := map[int]string{}
-	for caller, f := range failed {
-		if why, bad := f[peer]; bad {
-			all[caller] = why
-		}
-	}
-	return mostCommonOf(all)
-}
-
-func mostCommonOf(reasons map[int]string) string {
-	times := map[string]int{}
-	best := ""
-	for _, why := range reasons {
-		times[why]++
-	}
-	for why, n := range times {
-		if best == "" || n > times[best] || n == times[best] && why < best {
-			best = why
-		}
-	}
-	return best
+// mostCommon returns the most common reason, if any.
+func mostCommon(members []*member, reason func(*member) string) string {
+	groups := groupByValue(members, func(m *member) (string, bool) { return reason(m), reason(m) != "" })
+	return append(groups, valued{})[0].value
 }
