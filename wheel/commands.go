@@ -39,11 +39,10 @@ func (a *Archive) readCommands() (names, damage []string, err error) {
 			}
 		}
 	}
-	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
-	if err != nil && !errors.Is(err, errNoMember) {
-		return nil, nil, a.damagedError(err)
+	entries, more, err := a.readEntryPoints()
+	if err != nil {
+		return nil, nil, err
 	}
-	entries, more := parseEntryPoints(string(text))
 	for _, e := range entries {
 		names = append(names, e.Name)
 	}
@@ -61,26 +60,26 @@ type entryPoint struct {
 
 // entryPoints returns the commands that installers generate, sorted by name.
 func (a *Archive) entryPoints() ([]entryPoint, error) {
-	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
-	if errors.Is(err, errNoMember) {
-		return nil, nil
+	entries, damage, err := a.readEntryPoints()
+	if err == nil && len(damage) > 0 {
+		err = a.damagedError(errors.New(damage[0]))
 	}
 	if err != nil {
-		return nil, a.damagedError(err)
-	}
-	entries, damage := parseEntryPoints(string(text))
-	if len(damage) > 0 {
-		return nil, a.damagedError(errors.New(damage[0]))
+		return nil, err
 	}
 	slices.SortFunc(entries, func(x, y entryPoint) int { return strings.Compare(x.Name, y.Name) })
 	return entries, nil
 }
 
-// parseEntryPoints reads console_scripts and gui_scripts. Installers' parsers differ, so an
+// readEntryPoints reads console_scripts and gui_scripts. Installers' parsers differ, so an
 // ambiguous line is damage. Format: the entry points specification (PyPA).
-func parseEntryPoints(text string) (entries []entryPoint, damage []string) {
+func (a *Archive) readEntryPoints() (entries []entryPoint, damage []string, err error) {
+	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
+	if err != nil && !errors.Is(err, errNoMember) {
+		return nil, nil, a.damagedError(err)
+	}
 	section := ""
-	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
+	for i, line := range strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n") {
 		line = strings.Trim(line, " \t")
 		name, value, isEntry := strings.Cut(line, "=")
 		name = strings.TrimRight(name, " \t")
@@ -103,7 +102,7 @@ func parseEntryPoints(text string) (entries []entryPoint, damage []string) {
 			entries = append(entries, entryPoint{name, module, strings.TrimRight(object, " \t")})
 		}
 	}
-	return entries, damage
+	return entries, damage, nil
 }
 
 // verifyCommands checks that no command replaces a program of the environment itself, or is outside

@@ -108,27 +108,17 @@ func OpenRegular(path string) (*os.File, error) {
 }
 
 // HashFile returns the SHA-256 of a file in hex, and its size in bytes.
-func HashFile(file string) (sum string, size int64, err error) {
-	f, err := OpenFile(file)
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	return hashOf(f)
-}
+func HashFile(file string) (sum string, size int64, err error) { return hashOf(OpenFile(file)) }
 
 // HashRegular is HashFile for a file that OpenRegular opens.
-func HashRegular(file string) (sum string, size int64, err error) {
-	f, err := OpenRegular(file)
+func HashRegular(file string) (sum string, size int64, err error) { return hashOf(OpenRegular(file)) }
+
+// hashOf reads an opened file to its end.
+func hashOf(f *os.File, err error) (sum string, size int64, _ error) {
 	if err != nil {
 		return "", 0, err
 	}
 	defer f.Close()
-	return hashOf(f)
-}
-
-// hashOf reads a file to its end.
-func hashOf(f *os.File) (sum string, size int64, err error) {
 	h := sha256.New()
 	// io.Copy would read 32 KB at once.
 	if size, err = io.CopyBuffer(h, struct{ io.Reader }{f}, make([]byte, 128<<10)); err != nil {
