@@ -162,6 +162,8 @@ func (c *jobRun) rankResult(r *rank) Rank {
 
 func (c *jobRun) logPath(name string) string { return filepath.Join(c.opt.Logs, name) }
 
+func (r *Report) took() string { return ui.Duration(time.Duration(r.Seconds * float64(time.Second))) }
+
 // Err returns nil if the job passed.
 func (r *Report) Err() error {
 	if r.State == Passed {
@@ -170,7 +172,7 @@ func (r *Report) Err() error {
 	if r.State == NotStarted && r.First != nil {
 		return fault.AddHint(fmt.Errorf("job %s did not start: %s: %s", r.Job, r.First.Node, r.First.Why), r.First.Hint)
 	}
-	text := fmt.Sprintf("job %s %s after %s", r.Job, r.State, ui.Duration(time.Duration(r.Seconds*float64(time.Second))))
+	text := fmt.Sprintf("job %s %s after %s", r.Job, r.State, r.took())
 	if r.First == nil {
 		return fmt.Errorf("%s; logs: %s", text, r.Logs)
 	}
@@ -186,9 +188,8 @@ func (r *Report) Err() error {
 // job passed, it prints one line.
 func (r *Report) Tell(to ui.Reporter) {
 	if r.State == Passed {
-		took := ui.Duration(time.Duration(r.Seconds * float64(time.Second)))
 		to.Note("job %s passed after %s: %d ranks on %s; logs: %s",
-			r.Job, took, len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
+			r.Job, r.took(), len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
 	}
 	if r.State == NotStarted {
 		if len(r.Followed) > 0 { // the error reports a single failure

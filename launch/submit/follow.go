@@ -98,13 +98,14 @@ func (o *output) printLine(line []byte) error {
 	return err
 }
 
-// close prints an unfinished last line.
+// close prints an unfinished last line. It may be called again.
 func (o *output) close() error {
 	if o.file != nil {
 		o.file.Close()
 	}
-	if len(o.rest) == 0 {
+	rest := o.rest
+	if o.rest = nil; len(rest) == 0 {
 		return nil
 	}
-	return o.printLine(o.rest)
+	return o.printLine(rest)
 }

@@ -71,7 +71,6 @@ func (s Slurm) Watch(ctx context.Context, id string) (Result, error) {
 			if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
 				w.Report.Warn("job %s: output file %s is not visible on this machine", w.id, w.last.Output)
 			}
-			w.out = output{blame: w.out.blame, signs: w.out.signs}
 			e := Result{State: w.last, Wall: time.Since(w.begin)}
 			if !e.Passed() {
 				e.Hint = w.out.signs.Sign().Advice()
