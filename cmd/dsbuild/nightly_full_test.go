@@ -201,9 +201,9 @@ func pipEnvironment(t *testing.T) string {
 // installByName has pip install from the index that the nights have published.
 func installByName(t *testing.T, dir, inside string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "public/custom/deepspeed/*+ops*.v2-*.whl"))
+	files, err := filepath.Glob(filepath.Join(dir, "public/custom/deepspeed/*+ops????????-*.whl"))
 	if err != nil || len(files) != 1 {
-		t.Fatalf("%v, %v; want one wheel for the CPU level v2", files, err)
+		t.Fatalf("%v, %v; want one wheel with the op utils for every CPU", files, err)
 	}
 	name, err := wheel.ParseFileName(filepath.Base(files[0]))
 	if err != nil {
