@@ -1,7 +1,6 @@
 package wheel
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -83,19 +82,6 @@ func DefaultCPU(machine string) CPULevel {
 // HasLevels reports whether an op has vector code, which is faster on a higher level.
 func HasLevels(op string) bool {
 	return slices.Contains([]string{"cpu_adam", "cpu_adagrad", "cpu_lion"}, op)
-}
-
-// ParseCPULevel reads "x86-64-v3" or "armv8-a".
-func ParseCPULevel(s string) (CPULevel, error) {
-	l := CPULevel(s)
-	switch {
-	case slices.Contains(CPULevels(l.Machine()), l):
-		return l, nil
-	case l.Machine() == Arm:
-		return "", fmt.Errorf("unknown CPU level %q: the only one for %s is armv8-a (NEON)", s, Arm)
-	}
-	return "", fmt.Errorf("unknown CPU level %q: "+
-		"must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2) or x86-64-v4 (AVX-512), or armv8-a for %s", s, Arm)
 }
 
 // Machine returns the machine whose CPUs have the level, or "" for no level.

@@ -76,13 +76,18 @@ func Set(r *wheel.Request, key, text string) error {
 			return requestError("", "--ops: empty value")
 		}
 	case "cpu":
-		level, err := wheel.ParseCPULevel(text)
-		if text == nativeCPU {
-			if level, err = hostCPU(); err != nil {
+		levels := slices.Concat(wheel.CPULevels(wheel.X86), wheel.CPULevels(wheel.Arm))
+		i := slices.IndexFunc(levels, func(l wheel.CPULevel) bool { return text == string(l) || text == l.Short() })
+		switch {
+		case i >= 0:
+			r.CPU = levels[i]
+		case text == nativeCPU:
+			level, err := hostCPU()
+			if err != nil {
 				return requestError("", "--cpu native: %v", err)
 			}
-		}
-		if r.CPU = level; err != nil {
+			r.CPU = level
+		default:
 			return wrongValue(key, text, "want x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), "+
 				"armv8-a (aarch64) or native (this machine's)", lineerr.DidYouMean(text, []string{nativeCPU}))
 		}

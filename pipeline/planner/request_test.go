@@ -124,6 +124,11 @@ func TestSet(t *testing.T) {
 	if r, err := requestOf("machine aarch64"); err != nil || r.Machine != wheel.Arm {
 		t.Errorf("%+v, %v", r, err)
 	}
+	for text, want := range map[string]wheel.CPULevel{"x86-64-v2": wheel.CPUv2, "v4": wheel.CPUv4, "armv8-a": wheel.CPUArm} {
+		if r, err := requestOf("cpu " + text); err != nil || r.CPU != want {
+			t.Errorf("cpu %s: %q, %v; want %s", text, r.CPU, err, want)
+		}
+	}
 	if r, err := requestOf("cpu native"); err == nil && r.CPU == "" || err != nil && fault.ExitCode(err) != 2 {
 		t.Errorf("native: %+v, %v", r, err)
 	}
