@@ -215,6 +215,12 @@ func TestStableLoaderProbes(t *testing.T) {
 			t.Errorf("%q: %s\nwant %s", told, got, want)
 		}
 	}
+	const unread = loads + `
+torch.tensor = lambda *_, **__: type("FakeTensor", (Tensor,), {})()
+print(refused(op))`
+	if got := pythonTest(t, dir, unread, "PROBE=read at address 0"); !strings.HasPrefix(got, "nothing was refused") {
+		t.Errorf("under FakeTensorMode: %s", got)
+	}
 	failing := stableOpOf(t, `const char *dsbuild_register(void) { return "{\"error\": \"twice\"}"; }`)
 	if got, want := pythonTest(t, failing, loads+"print(refused(op))"), "Refused: DeepSpeed's op x cannot be registered with torch 2.15.0+cu132: twice\nhint: one process can have one DeepSpeed"; !strings.HasPrefix(got, want) {
 		t.Errorf("%s\nwant %s", got, want)
@@ -365,6 +371,13 @@ print(os.path.basename(made[0]["__file__"]) if made else said)`
 	// The kernel of this machine tells something, or nothing.
 	if got := pythonTest(t, dir, loads+`print(" ".join(sorted(loader.cpu_flags())))`); runtime.GOARCH == "amd64" && !strings.Contains(got, "sse2") {
 		t.Errorf("flags of this CPU: %q", got)
+	}
+	const odd = loads + `
+pathlib.Path("cpuinfo").write_bytes(b"model name\t: CPU\xae\nflags\t\t: sse2")
+loader.open = lambda _, **how: open("cpuinfo", **how)
+print(*loader.cpu_flags())`
+	if got := pythonTest(t, dir, odd); got != "sse2\n" {
+		t.Errorf("flags beside a name that is no text: %q", got)
 	}
 }
 
