@@ -105,7 +105,10 @@ func variantOf(all []Variant, e Extension) (v Variant, ok bool) {
 		return append(own, Variant{})[0], e.Variant() == ""
 	}
 	i := slices.IndexFunc(own, func(v Variant) bool { return v.Name == e.Variant() })
-	return append(own, Variant{})[max(i, 0)], i >= 0
+	if i < 0 {
+		return Variant{}, false
+	}
+	return own[i], true
 }
 
 // compareVariants compares the files of the ops with the variants of the wheel. says precedes the variants in a

@@ -62,6 +62,9 @@ func TestVariantsOfManifest(t *testing.T) {
 			t.Errorf("ops for CUDA %q: %v, want %v", cuda, got, want)
 		}
 	}
+	if v, ok := variantOf(m.Variants, Extension{Path: "deepspeed/ops/adam/libfused_adam_op.cu14.so"}); ok || v.Name != "" {
+		t.Errorf("a file for CUDA 14 is of variant %+v", v)
+	}
 	one := Manifest{CUDA: "13", CPU: "armv8-a", Archs: []string{"9.0"}}
 	if got, ok := one.ForCUDA("12.8"); !ok || got.CUDA != "13" || !slices.Equal(one.CUDAs(), []string{"13"}) || !slices.Equal(one.CPUs(), []CPULevel{CPUArm}) {
 		t.Errorf("without variants: %+v, %t, %v, %v", got, ok, one.CUDAs(), one.CPUs())

@@ -67,7 +67,10 @@ func TestVariantsDamaged(t *testing.T) {
 	}{
 		"one missing": {
 			func(f map[string]string) { delete(f, cu12File) },
-			[]string{"ops: " + cu12File + " is missing or not a library, the manifest says cu12, cu13 of op fused_adam"},
+			[]string{
+				"metadata: the wheel is for CUDA 13, but the manifest says none",
+				"ops: " + cu12File + " is missing or not a library, the manifest says cu12, cu13 of op fused_adam",
+			},
 		},
 		"one is empty": {
 			func(f map[string]string) { f[v3File] = "" },
@@ -111,6 +114,12 @@ func TestVariantsDamaged(t *testing.T) {
 		"a variant of an op with one build": {
 			func(f map[string]string) { f[strings.Replace(oneFile, ".so", ".cu12.so", 1)] = f[oneFile] },
 			[]string{"ops: deepspeed/ops/libutils_op.cu12.so is in the wheel, the manifest says no variants of op utils"},
+		},
+		"level of the manifest": {
+			func(f map[string]string) {
+				f[manifest] = strings.Replace(f[manifest], "\n \"cpu\": \"x86-64-v2\"", "\n \"cpu\": \"x86-64-v3\"", 1)
+			},
+			[]string{"CPU level: the lowest variant is for x86-64-v2, but the manifest says x86-64-v3"},
 		},
 		"archs of the manifest": {
 			func(f map[string]string) {

@@ -269,7 +269,7 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 	} {
 		if said.wheel != "" && Minor(said.wheel) != Minor(said.manifest) {
 			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, but the manifest says %s",
-				said.what, said.wheel, said.manifest))
+				said.what, said.wheel, cmp.Or(said.manifest, "none")))
 		}
 	}
 	return Check{Name: "metadata", Against: "file name and manifest", Damage: damage}, nil
@@ -405,6 +405,9 @@ func (m Manifest) checkArchs(c Contents) []string {
 // time.
 func (m Manifest) checkCPU(c Contents) []string {
 	var damage []string
+	if levels := m.CPUs(); len(levels) > 0 && levels[0] != CPULevel(m.CPU) {
+		damage = append(damage, fmt.Sprintf("the lowest variant is for %s, but the manifest says %s", levels[0], m.CPU))
+	}
 	for _, e := range c.Extensions {
 		v, _ := variantOf(m.Variants, e)
 		damage = append(damage, e.compareCPU("the manifest says", CPULevel(cmp.Or(v.CPU, m.CPU)))...)
