@@ -44,7 +44,7 @@ func TestFullAarch64(t *testing.T) {
 	smokeTestRan(t, pipeline.DefaultLogs(), w, "cpu_adam: one step equals torch's", "cpu_adagrad: one step equals", "cpu_lion: one step equals", fmt.Sprintf("%d ops work", len(ops)))
 
 	arm := unzipped(t, w.Path)
-	x86 := unzipped(t, build(t, append(flags, "--gpu", "H100", "-o", t.TempDir())...).Path)
+	x86 := unzipped(t, build(t, append(flags, "--gpu", "H100", "--cuda", "13", "--cpu", "v2", "-o", t.TempDir())...).Path)
 	const deviceCode = ".nv_fatbin"
 	for _, file := range sharedObjects(t, arm) {
 		for _, row := range strings.Split(command(t, arm, "readelf", "-lW", file), "\n") {
