@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -126,12 +127,13 @@ func TestFullHost(t *testing.T) {
 // beside builds for an environment that is there.
 func (l login) beside(t *testing.T, want string) {
 	t.Helper()
-	envs, err := filepath.Glob(filepath.Join(l.home, ".cache/dsbuild/host/environments/*/runtime"))
-	if err != nil || len(envs) != 1 {
-		t.Fatalf("%q, %v", envs, err)
+	runtime := filepath.Join(l.home, ".cache/dsbuild/host/environments/*/runtime")
+	torches, err := filepath.Glob(filepath.Join(runtime, "lib/python*/site-packages/torch-"+nodes.DefaultTorch+"*.dist-info"))
+	if err != nil || len(torches) != 1 {
+		t.Fatalf("%q, %v; want one environment with torch %s", torches, err, nodes.DefaultTorch)
 	}
 	env := filepath.Join(l.home, "train")
-	command(t, ".", "cp", "-al", envs[0], env)
+	command(t, ".", "cp", "-al", filepath.Join(torches[0], "../../../.."), env)
 	before := tree(t, env)
 	built := l.wheel(t, "--env", filepath.Join(env, "bin", "python"), "--arch", "8.0", "-o", "beside")
 	if after := tree(t, env); !maps.Equal(before, after) {
@@ -144,7 +146,7 @@ func (l login) beside(t *testing.T, want string) {
 // withoutBase is a manifest without what differs from builder to builder.
 func withoutBase(t *testing.T, m wheel.Manifest) string {
 	t.Helper()
-	m.Builder, m.Base, m.PlanDigest, m.SHA256, m.Size, m.BuiltAt, m.Dsbuild = "", wheel.Base{}, "", "", 0, nil, ""
+	m.Name, m.Builder, m.Base, m.PlanDigest, m.SHA256, m.Size, m.BuiltAt, m.Dsbuild = "", "", wheel.Base{}, "", "", 0, nil, ""
 	text, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func TestFullHostSystems(t *testing.T) {
 			lacks := s.command(t, "65534:65534", wheel.Args[slices.Index(wheel.Args, "dsbuild"):]...)
 			said, err := lacks.CombinedOutput()
 			_, hint, hinted := strings.Cut(string(said), "hint: ")
-			if err == nil || lacks.ProcessState.ExitCode() != 2 || !hinted || !strings.Contains(string(said), "this machine lacks requirements of a build") {
+			if err == nil || lacks.ProcessState.ExitCode() != 2 || !hinted || !strings.Contains(string(said), "missing build requirements on this machine") {
 				t.Fatalf("%v: %s", err, said)
 			}
 			if left, _ := filepath.Glob(filepath.Join(home, ".cache", "dsbuild", "host", "environments", "*")); suite == "trixie" && len(left) > 0 {
