@@ -208,24 +208,24 @@ func (s shop) numbers(t *testing.T, dir string) string {
 // the wheel has the bytes of one from scratch.
 func TestFullSpeedReuse(t *testing.T) {
 	s := newShop(t)
-	const ops = "cpu_adam,utils,fused_adam"
-	s.wheel(t, "--ops", ops, "--arch", "8.0")
+	one := []string{"--ops", "cpu_adam,utils,fused_adam", "--cuda", "13", "--cpu", "v3"} // a plan of one part
+	s.wheel(t, append(one, "--arch", "8.0")...)
 	tree := filepath.Join(t.TempDir(), "deepspeed")
 	unpackRelease(t, filepath.Join(s.one(t, "environments", "*", "toolchain"), "bin", "python"), tree)
-	s.commits(t, tree, ops)
-	added, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
+	s.commits(t, tree, one)
+	added, log := s.wheel(t, append(one, "--arch", "8.0;8.6")...)
 	if !strings.Contains(log, "multi_tensor_adam.cu") || !strings.Contains(log, "objects: 5 from the cache, 1 compiled") {
 		t.Errorf("with another arch:\n%s", jobLines(log))
 	}
-	scratch, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6", "--no-cache")
+	scratch, log := s.wheel(t, append(one, "--arch", "8.0;8.6", "--no-cache")...)
 	if !strings.Contains(log, "objects: 0 from the cache, 6 compiled") || scratch.SHA256 != added.SHA256 {
 		t.Errorf("from scratch %s, with an arch added %s\n%s", scratch.SHA256, added.SHA256, jobLines(log))
 	}
 	s.builder = "dagger"
-	s.wheel(t, "--ops", ops, "--arch", "8.0", "--deepspeed", tree)
-	s.commits(t, tree, ops)
+	s.wheel(t, append(one, "--arch", "8.0", "--deepspeed", tree)...)
+	s.commits(t, tree, one)
 	s.builder = "host"
-	again, _ := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
+	again, _ := s.wheel(t, append(one, "--arch", "8.0;8.6")...)
 	if !again.Cached || again.SHA256 != added.SHA256 {
 		t.Errorf("again: cached %v, %s", again.Cached, again.SHA256)
 	}
@@ -233,7 +233,7 @@ func TestFullSpeedReuse(t *testing.T) {
 }
 
 // commits changes files of a tree, one at a time: only what is made of them is made anew.
-func (s shop) commits(t *testing.T, tree, ops string) {
+func (s shop) commits(t *testing.T, tree string, one []string) {
 	t.Helper()
 	for file, want := range map[string]string{
 		"deepspeed/constants.py":      "objects: 6 from the cache, 0 compiled",
@@ -247,7 +247,7 @@ func (s shop) commits(t *testing.T, tree, ops string) {
 		if err := os.WriteFile(filepath.Join(tree, file), append(text, comment...), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, log := s.wheel(t, "--ops", ops, "--arch", "8.0", "--deepspeed", tree); !strings.Contains(log, want) {
+		if _, log := s.wheel(t, append(one, "--arch", "8.0", "--deepspeed", tree)...); !strings.Contains(log, want) {
 			t.Errorf("%s, with another %s: no %q in\n%s", s.builder, file, want, jobLines(log))
 		}
 		if err := os.WriteFile(filepath.Join(tree, file), text, 0o644); err != nil {
