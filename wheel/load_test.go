@@ -50,7 +50,11 @@ func TestLoadTakesTheNewestBuild(t *testing.T) {
 		cpu    wheel.CPULevel
 	}{{9, "a", ""}, {10, "b", ""}, {10, "c", ""}, {1, "d", wheel.CPUArm}} {
 		opt := wheeltest.OfKind(wheel.KindComplete)
-		opt.Recipe, opt.Plan, opt.CPU = o.recipe, strings.Repeat(o.plan, 64), o.cpu
+		opt.Recipe, opt.Plan = o.recipe, strings.Repeat(o.plan, 64)
+		if o.cpu != "" {
+			opt.CPU, opt.Variants = o.cpu, slices.DeleteFunc(opt.Variants, func(v wheel.Variant) bool { return v.CPU != "" })
+			opt.Ops = slices.DeleteFunc(opt.Ops, func(op wheeltest.Op) bool { return strings.HasPrefix(op.Variant, "v") })
+		}
 		if path := wheeltest.Packed(t, dir, opt); i > 0 {
 			want = append(want, filepath.Base(path))
 		}
