@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"deps.dev/util/pypi"
+
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"

@@ -118,7 +118,7 @@ func TestFullHost(t *testing.T) {
 	}
 	sameExtensions(t, host.Path, dagger.Path)
 	t.Logf("result: host builder, not root: the extensions that Dagger makes, in %.0f s", host.Seconds)
-	user.beside(t, dagger.Path)
+	user.beside(t, build(t, "--builder", "dagger", "--arch", "8.0", "--cuda", "13", "-o", t.TempDir()).Path)
 	if left, _ := filepath.Glob(filepath.Join(user.home, ".cache/dsbuild/host/run-*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}

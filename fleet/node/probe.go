@@ -187,20 +187,7 @@ func (a *answer) readMessage(message json.RawMessage) error {
 		return a.followUp.Each(message)
 	}
 	if object {
-		var m struct {
-			Python *pythonFacts `json:"python"`
-		}
-		if err := Decode(message, &m); err != nil || m.Python == nil {
-			return err
-		}
-		a.python = m.Python
-		if a.followUp.Started != nil {
-			a.followUp.Started()
-		}
-		for _, line := range a.python.SMI {
-			a.readSMILine(line)
-		}
-		return a.checkBounds()
+		return a.readPython(message)
 	}
 	key, value, _ := strings.Cut(cleanText(string(message)), " ")
 	value = strings.TrimSpace(value)
@@ -243,6 +230,24 @@ func (a *answer) readMessage(message json.RawMessage) error {
 	case "end":
 	default:
 		return fmt.Errorf("unexpected reply from the node: %q", key)
+	}
+	return a.checkBounds()
+}
+
+// readPython reads the facts that Python reports.
+func (a *answer) readPython(message json.RawMessage) error {
+	var m struct {
+		Python *pythonFacts `json:"python"`
+	}
+	if err := Decode(message, &m); err != nil || m.Python == nil {
+		return err
+	}
+	a.python = m.Python
+	if a.followUp.Started != nil {
+		a.followUp.Started()
+	}
+	for _, line := range a.python.SMI {
+		a.readSMILine(line)
 	}
 	return a.checkBounds()
 }

@@ -24,8 +24,10 @@ func noGPUs(s *subject) []hit {
 		if l.InFunction || l.Branch || onCPU(l.Command) || !byGPU && (!known || n < 2) {
 			continue
 		}
-		return []hit{{at: s.Directives[0].At,
-			message: fmt.Sprintf("the job asks for no GPUs, and %s starts %s per node", l.kind, countOf(max(n, 2), "process"))}}
+		return []hit{{
+			at:      s.Directives[0].At,
+			message: fmt.Sprintf("the job asks for no GPUs, and %s starts %s per node", l.kind, countOf(max(n, 2), "process")),
+		}}
 	}
 	return nil
 }

@@ -56,12 +56,16 @@ func portValue(s *subject) (hits []hit) {
 		r := port.Only()
 		switch {
 		case known && err == nil && n > 65535:
-			hits = append(hits, hit{at: port.Origin(), message: "there is no port " + text,
-				why: "ports end at 65535: torch rejects it, or uses " + strconv.Itoa(n%65536)})
+			hits = append(hits, hit{
+				at: port.Origin(), message: "there is no port " + text,
+				why: "ports end at 65535: torch rejects it, or uses " + strconv.Itoa(n%65536),
+			})
 		case r == nil || r.Edited:
 		case r.Name == "SLURM_JOB_ID" || r.Name == "SLURM_JOBID":
-			hits = append(hits, hit{at: port.Origin(), message: "the port is the job ID",
-				why: "ports end at 65535, so every job with a higher ID fails, and those below 1024 need root"})
+			hits = append(hits, hit{
+				at: port.Origin(), message: "the port is the job ID",
+				why: "ports end at 65535, so every job with a higher ID fails, and those below 1024 need root",
+			})
 		case r.Name == "RANDOM":
 			hits = append(hits, hit{at: port.Origin(), message: "the port is $RANDOM, a number from 0 to 32767",
 				why: "one job in 32 gets a port below 1024, which needs root (\"permission denied\")"})

@@ -76,21 +76,7 @@ func Set(r *wheel.Request, key, text string) error {
 			return requestError("", "--ops: empty value")
 		}
 	case "cpu":
-		levels := slices.Concat(wheel.CPULevels(wheel.X86), wheel.CPULevels(wheel.Arm))
-		i := slices.IndexFunc(levels, func(l wheel.CPULevel) bool { return text == string(l) || text == l.Short() })
-		switch {
-		case i >= 0:
-			r.CPU = levels[i]
-		case text == nativeCPU:
-			level, err := hostCPU()
-			if err != nil {
-				return requestError("", "--cpu native: %v", err)
-			}
-			r.CPU = level
-		default:
-			return wrongValue(key, text, "want x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), "+
-				"armv8-a (aarch64) or native (this machine's)", lineerr.DidYouMean(text, []string{nativeCPU}))
-		}
+		return setCPU(r, text)
 	case "machine":
 		machines := []string{wheel.X86, wheel.Arm, EveryMachine}
 		if !slices.Contains(machines, text) {
@@ -122,6 +108,26 @@ func Set(r *wheel.Request, key, text string) error {
 			return requestError("omit --cuda, or use --torch "+n.Torch,
 				"--torch %s is for CUDA %s, but --cuda is %s", r.Torch, n.CUDA, text)
 		}
+	}
+	return nil
+}
+
+// setCPU reads a CPU level: x86-64-v3, v3 or native.
+func setCPU(r *wheel.Request, text string) error {
+	levels := slices.Concat(wheel.CPULevels(wheel.X86), wheel.CPULevels(wheel.Arm))
+	i := slices.IndexFunc(levels, func(l wheel.CPULevel) bool { return text == string(l) || text == l.Short() })
+	switch {
+	case i >= 0:
+		r.CPU = levels[i]
+	case text == nativeCPU:
+		level, err := hostCPU()
+		if err != nil {
+			return requestError("", "--cpu native: %v", err)
+		}
+		r.CPU = level
+	default:
+		return wrongValue("cpu", text, "want x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), "+
+			"armv8-a (aarch64) or native (this machine's)", lineerr.DidYouMean(text, []string{nativeCPU}))
 	}
 	return nil
 }
