@@ -28,8 +28,14 @@ func TestFullFleetOneFile(t *testing.T) {
 	older := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "older"), Count: 4, Env: nodes.WithTorch, Torch: "2.10.0"})
 	newer := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "newer"), Count: 4, Env: nodes.WithTorch})
 	kinds := []struct{ gpu, cuda, level, flags string }{
-		{volta, "cu12", "v2", v2}, {volta, "cu12", "v3", v3}, {a100, "cu12", "v4", v4}, {h100, "cu12", "v3", v3},
-		{a100, "cu13", "v2", v2}, {h100, "cu13", "v4", v4}, {b200, "cu13", "v4", v4}, {b200, "cu13", "v3", v3},
+		{volta, "cu12", "v2", v2},
+		{volta, "cu12", "v3", v3},
+		{a100, "cu12", "v4", v4},
+		{h100, "cu12", "v3", v3},
+		{a100, "cu13", "v2", v2},
+		{h100, "cu13", "v4", v4},
+		{b200, "cu13", "v4", v4},
+		{b200, "cu13", "v3", v3},
 	}
 	cpus := make([][]string, len(kinds))
 	for i, k := range kinds {

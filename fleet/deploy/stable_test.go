@@ -201,7 +201,10 @@ func TestDeployOfVariants(t *testing.T) {
 		wheels  []wheel.Loaded
 		refused string
 	}{
-		{"'12.8'", all, ""}, {"'13.2'", all, ""}, {"'13.2'", plain, "op fused_adam: DeepSpeed has no such builder"}, {"None", plain, ""},
+		{"'12.8'", all, ""},
+		{"'13.2'", all, ""},
+		{"'13.2'", plain, "op fused_adam: DeepSpeed has no such builder"},
+		{"None", plain, ""},
 		{"'11.8'", all, "built for CUDA 12 and 13, but this node's torch is built for 11.8"},
 	} {
 		e := newEnvironment(t, "2.15.0")

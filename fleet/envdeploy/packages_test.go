@@ -56,8 +56,10 @@ func TestPackagesAreLoadedBeforeTheSwitch(t *testing.T) {
 	if r.Err() != nil || r.Nodes[0].Status != report.OK {
 		t.Fatalf("%v: want OK, with notes", r.Err())
 	}
-	for _, want := range []string{"overmpi: ", "libmpi.so.12", "overgpu: ", "libcuda.so.1", "optional: ", "libnowhere-pool.so.12",
-		"codec: codec/libcodec5.so and 1 like it cannot be loaded: libnowhere-av.so.57: "} {
+	for _, want := range []string{
+		"overmpi: ", "libmpi.so.12", "overgpu: ", "libcuda.so.1", "optional: ", "libnowhere-pool.so.12",
+		"codec: codec/libcodec5.so and 1 like it cannot be loaded: libnowhere-av.so.57: ",
+	} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("no note has %q:\n%s", want, said.String())
 		}

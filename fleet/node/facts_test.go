@@ -254,7 +254,8 @@ func TestProbeReadsDeepSpeedsBuildRecord(t *testing.T) {
 			"from deepspeed import _stable_abi\n\nversion='0.19.8'\ninstalled_ops={'cpu_adam': 1, 'dc': False, 'fused_adam': 1}\n" +
 				"accelerator_name, installed_ops = _stable_abi.accelerator(installed_ops, ('fused_adam',))\n" +
 				"torch_info=_stable_abi.torch_info({'version': '2.15', 'hip_version': '0.0'}, ('12', '13'))\n",
-			[]string{"cpu_adam", "fused_adam"}, nil,
+			[]string{"cpu_adam", "fused_adam"},
+			nil,
 		},
 		"code": {"installed_ops=f()\ntorch_info=dict(version='1')\n", []string{}, nil},
 	} {

@@ -23,21 +23,25 @@ func TestTable(t *testing.T) {
 		want   string // the whole table, or "" if only its width and words are checked
 	}{
 		"plain": {
-			[]string{"NAME", "GPU"}, [][]string{{"gpu01", "A100"}, {"n", "\x1b[31mH\t100"}, {"ünï", ""}},
+			[]string{"NAME", "GPU"},
+			[][]string{{"gpu01", "A100"}, {"n", "\x1b[31mH\t100"}, {"ünï", ""}},
 			"NAME   GPU\ngpu01  A100\nn      H 100\nünï\n",
 		},
 		"empty": {nil, nil, ""},
 		"a list keeps its items": {
-			[]string{"ARCH", "GPU"}, [][]string{{"8.9", strings.Repeat("RTX 5000 Ada, ", 6) + "L4"}},
+			[]string{"ARCH", "GPU"},
+			[][]string{{"8.9", strings.Repeat("RTX 5000 Ada, ", 6) + "L4"}},
 			"ARCH  GPU\n8.9   " + strings.Repeat("RTX 5000 Ada, ", 4) + "RTX 5000 Ada,\n      RTX 5000 Ada, L4\n",
 		},
 		"titles": {
-			nil, [][]string{{"DeepSpeed"}, {"base", strings.Repeat("b", 90)}, {"ops", strings.Repeat("quantizer, ", 7) + "utils"}},
+			nil,
+			[][]string{{"DeepSpeed"}, {"base", strings.Repeat("b", 90)}, {"ops", strings.Repeat("quantizer, ", 7) + "utils"}},
 			"DeepSpeed\nbase       " + strings.Repeat("b", 90) + "\nops        " + strings.Repeat("quantizer, ", 5) +
 				"quantizer,\n           quantizer, utils\n",
 		},
 		"a long name has its own line": {
-			[]string{"NODES", "STATUS", "WHY"}, [][]string{{host, "refuse", reason}, {"gpu1", "install", "-"}},
+			[]string{"NODES", "STATUS", "WHY"},
+			[][]string{{host, "refuse", reason}, {"gpu1", "install", "-"}},
 			"NODES  STATUS   WHY\n" + host + "\n       refuse   torch 2.4.1 is older than 2.10, CUDA 12.1,\n" +
 				"                and the disk has 1.2 GiB of the 3.4 GiB that are needed\ngpu1   install  -\n",
 		},
@@ -46,7 +50,8 @@ func TestTable(t *testing.T) {
 			rows:   [][]string{{host, "unreachable", version, "2.15.0+cu132", "13.2", "3.11.2", "1234.5"}, {host + "x", "ok", "-", "-", "-", "-", "0.1"}},
 		},
 		"a long file name at the end": {
-			[]string{"CHECK", "AGAINST"}, [][]string{{"sidecar manifest", strings.Repeat("d", 90)}, {"RECORD", "every file's hash"}},
+			[]string{"CHECK", "AGAINST"},
+			[][]string{{"sidecar manifest", strings.Repeat("d", 90)}, {"RECORD", "every file's hash"}},
 			"CHECK             AGAINST\nsidecar manifest  " + strings.Repeat("d", 90) + "\nRECORD            every file's hash\n",
 		},
 		"a long file name that has room on a line": {
@@ -56,14 +61,17 @@ func TestTable(t *testing.T) {
 				"\nn2    127.0.1.2  train  python3\n",
 		},
 		"a long cell in the middle": {
-			[]string{"NODE", "PATH", "STATUS"}, [][]string{{"n1", "/" + strings.Repeat("d", 70), "ok"}, {"n2", "x", "ok"}},
+			[]string{"NODE", "PATH", "STATUS"},
+			[][]string{{"n1", "/" + strings.Repeat("d", 70), "ok"}, {"n2", "x", "ok"}},
 			"NODE  PATH  STATUS\nn1\n      /" + strings.Repeat("d", 70) + "\n            ok\nn2    x     ok\n",
 		},
 		"wide letters": {header: []string{"名前", "WHY"}, rows: [][]string{{"節点", strings.Repeat("日本語 ", 30)}}},
 		"many groups": {
 			header: []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"},
-			rows: [][]string{{"gpu1", "gpu1.rack1.example.org", "2222", "train", "/opt/train/venv/bin/python",
-				strings.Repeat("a100,rack17,", 9) + "ib"}},
+			rows: [][]string{{
+				"gpu1", "gpu1.rack1.example.org", "2222", "train", "/opt/train/venv/bin/python",
+				strings.Repeat("a100,rack17,", 9) + "ib",
+			}},
 		},
 	} {
 		var out bytes.Buffer

@@ -67,8 +67,10 @@ func portValue(s *subject) (hits []hit) {
 				why: "ports end at 65535, so every job with a higher ID fails, and those below 1024 need root",
 			})
 		case r.Name == "RANDOM":
-			hits = append(hits, hit{at: port.Origin(), message: "the port is $RANDOM, a number from 0 to 32767",
-				why: "one job in 32 gets a port below 1024, which needs root (\"permission denied\")"})
+			hits = append(hits, hit{
+				at: port.Origin(), message: "the port is $RANDOM, a number from 0 to 32767",
+				why: "one job in 32 gets a port below 1024, which needs root (\"permission denied\")",
+			})
 		}
 	}
 	for _, l := range s.launches {

@@ -230,7 +230,6 @@ func setsMasterAddr(srun *script.Command) bool {
 }
 
 func noRendezvous(s *subject, l *launch) []hit {
-
 	if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) || s.sharesHost(l) {
 		return nil
 	}

@@ -102,7 +102,6 @@ func sbatchLineIgnored(s *subject) []hit {
 func variableInSbatchLine(s *subject) []hit {
 	var hits []hit
 	for _, o := range s.Batch {
-
 		for i, c := range o.Value.Chars {
 			if c.Ref != nil || c.Byte != '$' || i+1 >= len(o.Value.Chars) || !namesVariable(o.Value.Chars[i+1]) {
 				continue

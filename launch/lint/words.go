@@ -47,8 +47,10 @@ func optionsOf(l *launch) (hits []hit) {
 	for name, f := range l.flags {
 		shown := "--" + strings.ReplaceAll(name, "-", "_")
 		if f.value.HasPrefix("--") && slices.Contains(strings.Fields(withValue), name) {
-			hits = append(hits, hit{at: f.at, message: shown + " has no value, but is followed by " + showWord(f.value),
-				fix: "write its value behind it"})
+			hits = append(hits, hit{
+				at: f.at, message: shown + " has no value, but is followed by " + showWord(f.value),
+				fix: "write its value behind it",
+			})
 		}
 		isPrefix := func(k string) bool { return strings.HasPrefix(k, name) } // the beginning of an option is enough
 		if near := misspelled(name, known); l.kind == "torchrun" && near != "" && !slices.ContainsFunc(known, isPrefix) {
