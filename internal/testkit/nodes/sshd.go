@@ -301,12 +301,6 @@ func (n *Node) Pid() int {
 
 // stopServers ends the sshd of each node, its connections and all processes that they left running.
 func stopServers(nodes ...*Node) error {
-	// A listener that ends while it accepts a connection leaves a process that nothing identifies.
-	for _, n := range nodes {
-		if pid := n.Pid(); pid != 0 {
-			syscall.Kill(pid, syscall.SIGSTOP) //nolint:errcheck // it may be gone
-		}
-	}
 	// At least twice: while a process becomes another program, its environment does not identify
 	// it.
 	for quiet := 0; quiet < 2; quiet++ {
@@ -338,18 +332,22 @@ func (n *Node) awaitServer() {
 }
 
 // ownProcesses lists the listener of each node, its descendants, and all other processes with the node's
-// mark in their environment.
+// mark in their environment. It stops the listeners: one that ended while it accepts a connection would leave a process
+// that nothing identifies.
 func ownProcesses(nodes ...*Node) []int {
-	all := proc.All()
 	var pids []int
 	var marks []string
 	for _, n := range nodes {
 		marks = append(marks, n.marker())
 		if pid := n.Pid(); pid != 0 {
+			syscall.Kill(pid, syscall.SIGSTOP) //nolint:errcheck // it may be gone
 			pids = append(pids, pid)
-			for _, p := range proc.Descendants(all, pid) {
-				pids = append(pids, p.PID)
-			}
+		}
+	}
+	all := proc.All()
+	for _, listener := range slices.Clone(pids) {
+		for _, p := range proc.Descendants(all, listener) {
+			pids = append(pids, p.PID)
 		}
 	}
 	return append(pids, withEnv(all, marks...)...)
