@@ -182,6 +182,9 @@ func nameWithAddress(members []*member) string {
 
 // mostCommon returns the most common reason, if any.
 func mostCommon(members []*member, reason func(*member) string) string {
-	groups := groupByValue(members, func(m *member) (string, bool) { return reason(m), reason(m) != "" })
+	groups := groupByValue(members, func(m *member) (string, bool) {
+		why := reason(m)
+		return why, why != ""
+	})
 	return append(groups, valued{})[0].value
 }
