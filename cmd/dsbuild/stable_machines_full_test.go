@@ -16,6 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -159,17 +160,11 @@ func (e stableEnvironment) withoutCUDA(t *testing.T, level string) {
 // levelHere is the level of the default wheel that this machine's CPU has.
 func levelHere(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
+	var r wheel.Request
+	if err := planner.Set(&r, "cpu", "native"); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(text), " avx512bw ") {
-		return "v4"
-	}
-	if strings.Contains(string(text), " avx2 ") {
-		return "v3"
-	}
-	return "v2"
+	return r.CPU.Short()
 }
 
 // The flags that a kernel would name on the CPUs that qemu-user emulates here.
