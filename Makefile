@@ -83,7 +83,7 @@ source:
 
 # CI is empty here: a missing part fails make test, but not make check. The tests wait for processes
 # and timers too, so more of them run at once than there are cores.
-check: build source ## before each commit, in about 3 minutes: build, vet, format, tests without engine and wheel
+check: build source ## before each commit, in a few minutes: build, vet, format, tests without engine and wheel
 	cores=$$(getconf _NPROCESSORS_ONLN) && CI= $(GO) test $(FLAGS) -vet=off -short -p $$((cores + 1)) -parallel $$((cores * 2)) ./... && \
 	  cd ci && CI= $(GO) test $(FLAGS) -vet=off -short ./...
 
