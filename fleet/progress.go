@@ -202,7 +202,7 @@ func (w *progress) show(now time.Time) {
 func (w *progress) standing() string {
 	text := fmt.Sprintf("%d of %s", w.done, ui.Count(w.nodes, "node"))
 	if w.group > 0 {
-		text += fmt.Sprintf(", group %d", w.group)
+		text += fmt.Sprintf(", batch %d", w.group)
 	}
 	if w.bytes > 0 {
 		text += fmt.Sprintf(", %s of %s sent", ui.Size(min(max(w.sent.Load(), 0), w.bytes)), ui.Size(w.bytes))

@@ -36,7 +36,7 @@ func TestStandingOfManyNodes(t *testing.T) {
 		w.step(n, "connect")
 	}
 	w.show(begin)
-	if bar.text != "0 of 5 nodes, group 2, 0 B of 10.0 MiB sent" || bar.done != 0 {
+	if bar.text != "0 of 5 nodes, batch 2, 0 B of 10.0 MiB sent" || bar.done != 0 {
 		t.Errorf("%q, %d", bar.text, bar.done)
 	}
 	w.step(one, "probe")
@@ -44,7 +44,7 @@ func TestStandingOfManyNodes(t *testing.T) {
 	w.active[two].begin = begin.Add(-time.Minute) // the one that began first is the slowest
 	w.show(begin.Add(4 * time.Second))
 	lines := strings.Split(bar.text, "\n")
-	if len(lines) != 2 || lines[0] != "0 of 5 nodes, group 2, 4.0 MiB of 10.0 MiB sent, 1.0 MiB/s" || !strings.HasPrefix(lines[1], "slowest: gpu02 (connect, ") || !strings.Contains(lines[1], "gpu01 (probe, ") || strings.Contains(lines[1], "gpu04") {
+	if len(lines) != 2 || lines[0] != "0 of 5 nodes, batch 2, 4.0 MiB of 10.0 MiB sent, 1.0 MiB/s" || !strings.HasPrefix(lines[1], "slowest: gpu02 (connect, ") || !strings.Contains(lines[1], "gpu01 (probe, ") || strings.Contains(lines[1], "gpu04") {
 		t.Errorf("%q", bar.text)
 	}
 	two.Status, three.Status = report.Failed, report.Unreachable

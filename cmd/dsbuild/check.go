@@ -59,7 +59,7 @@ The first node is the master. Nothing is changed or left on the nodes.
 
 With --here only the machine itself is checked, within 20 seconds and without
 the checks that need other nodes: for Slurm's prolog or a Kubernetes init
-container. A machine that is ready is one line and exit code 0.`,
+container. If the machine is ready, one line is printed.`,
 		Annotations: map[string]string{
 			helpSeeAlso: `"dsbuild verify" compares the DeepSpeed installations of the nodes; "dsbuild launch lint" checks launch scripts.`,
 		},

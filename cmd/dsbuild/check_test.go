@@ -240,7 +240,7 @@ func TestCheckNodeRules(t *testing.T) {
 	for _, part := range []string{
 		"node2: variables: " + f.Nodes[1].Home + "/.nccl.conf sets NCCL_IB_HCA=mlx5_9, but 2 of 3 nodes: none\n",
 		"node2: devices: driver 470.57.02 is too old for CUDA 12.4 of torch 2.6.0\n",
-		"node3: devices (warning): driver 470.57.02 is too old for CUDA 12.4 of torch 2.6.0; cuda-compat makes up for it (libcuda of CUDA 12.4), but only on data center GPUs\n",
+		"node3: devices (warning): driver 470.57.02 is too old for CUDA 12.4 of torch 2.6.0; cuda-compat replaces it (libcuda of CUDA 12.4), but only on data center GPUs\n",
 		"node2: devices (warning): MIG divides GPUs: ",
 		"node2: devices (warning): the kernel reserves no contiguous memory (CmaTotal is 0), so RDMA cannot register buffers in unified memory\n",
 		"node2: devices: RDMA devices: mlx5_0, but 2 of 3 nodes have mlx5_0, mlx5_1; NCCL may hang\n",

@@ -35,7 +35,7 @@ func (f *requestFlags) add(cmd *cobra.Command) {
 	flags.String("target-glibc", "",
 		"`X.Y` Oldest glibc on the nodes (2.28 or newer); a wheel that requires a newer one is rejected")
 	flags.String("torch", "", "`VERSION` torch to build for, X.Y or X.Y.Z (default: the newest compatible release)")
-	flags.String("cuda", "", "`VERSION` CUDA of that torch, X or X.Y (default: every CUDA of the stable ABI's torches, else torch's)")
+	flags.String("cuda", "", "`VERSION` CUDA of torch, X or X.Y (default: 12 and 13; for one torch, its own)")
 	flags.String("python", "", "`X.Y` Python to build for (default: the base's)")
 	flags.Lookup("cpu").Usage += " (default: x86-64-v2, v3 and v4, the loader selects; armv8-a for aarch64; x86-64-v3 with --abi torch)"
 	inGroup(cmd, groupTarget, "machine", "min-driver", "target-glibc")
@@ -125,7 +125,7 @@ func (f *buildFlags) addBuilder(cmd *cobra.Command) {
 	parsedVar(flags, &f.engine, "engine", "", "string", parseEngine,
 		"`ADDRESS` Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF or "+
 			"kube-pod://POD?namespace=NAME")
-	parsedVar(flags, &f.jobs, "jobs", "", "int", atLeast(1), "`N` Number of parallel compile jobs (default: the number of cores)")
+	parsedVar(flags, &f.jobs, "jobs", "", "int", atLeast(1), "`N` Number of parallel compile jobs (default: one per core, or fewer if memory is low)")
 	flags.StringVar(&f.sign, "sign", "",
 		"`KEY` Sign the wheels with this SSH private key, or with the agent's key for a .pub file (docs/signing.md)")
 	inGroup(cmd, groupBuild, "builder", "engine", "jobs", "sign")

@@ -91,8 +91,8 @@ func exitRows() string {
 func commandsPage() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# All commands\n\n<!-- made by: %s -->\n\n", regenerate)
-	b.WriteString("What `--help` says, for every command, and what scripts may rely on. [README.md](README.md) has the page for each\n" +
-		"subject. The table of a command says what a flag means there: --env, --output, --base and a few others differ.\n\n")
+	b.WriteString("The help of every command, and what scripts can rely on. [README.md](README.md) lists the pages by subject. Some\n" +
+		"flags, such as --env, --output and --base, have another meaning in another command.\n\n")
 	b.WriteString("## Exit codes\n\n" + exitRows() + "\n" + exitNotes)
 	b.WriteString("## JSON documents\n\n" + schemaNotes + schemaRows() + "\n")
 	b.WriteString("## Variables\n\n" + siteNotes + "`" + strings.Join(siteVariables(), "`, `") + "`\n\n" + variables + "\n")
@@ -107,19 +107,19 @@ func commandsPage() string {
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
-const exitNotes = "`launch --submit` exits with 0 or 1; the job's own code is in its last line and in the JSON. The first Ctrl-C or SIGTERM lets a\n" +
-	"command tidy up, the second ends it at once: 130 for both. An empty value of a flag is 2: a variable that is not set\n" +
-	"never selects everything.\n\n"
+const exitNotes = "`launch --submit` exits with 0 or 1; the job's own code is in its last line and in the JSON. After the first Ctrl-C or\n" +
+	"SIGTERM a command cleans up, the second ends it immediately; both are 130. An empty value of a flag is 2, so an unset shell\n" +
+	"variable never selects everything.\n\n"
 
-const schemaNotes = "With `--json` a command prints one document on stdout, and nothing else there. Each document has a JSON Schema (draft\n" +
-	"2020-12) in [schema](schema): a required field is always there, and no document has a field that its schema does not\n" +
-	"name. A schema names others by their files, so give a validator the whole folder.\n" +
+const schemaNotes = "With `--json` a command prints exactly one document on standard output. Each document has a JSON Schema (draft 2020-12) in\n" +
+	"[schema](schema): required fields always exist, and there are no other fields than the schema's. Schemas refer to each other\n" +
+	"by file name, so pass the whole directory to a validator.\n" +
 	"[inventory/schema.json](../inventory/schema.json) is the schema of an inventory.\n\n"
 
-const siteNotes = "A flag that a site sets once takes its default from a variable: `DSBUILD_` and the name of the flag, as in `DSBUILD_FORKS` for\n" +
-	"`--forks`. A flag on the command line overrides the variable. A variable that has no effect is ignored, unlike such a\n" +
-	"flag: `DSBUILD_PARTITION` without `--via slurm`. Switches take 1 or true. `DSBUILD_SALLOC` has several options, separated\n" +
-	"by white space. An empty variable is as unset, and an invalid one is exit code 2. The variables:\n"
+const siteNotes = "Some flags take their default from an environment variable, such as `DSBUILD_FORKS` for `--forks`. A flag overrides its\n" +
+	"variable. A flag without effect is an error, but such a variable is ignored: `DSBUILD_PARTITION` without `--via slurm`.\n" +
+	"Boolean variables are 1 or true. `DSBUILD_SALLOC` can have several options, separated by white space. An empty variable is\n" +
+	"ignored, and an invalid one is exit code 2. The variables:\n"
 
 // siteVariables are the variables of flags.
 func siteVariables() (names []string) {
@@ -133,31 +133,31 @@ func siteVariables() (names []string) {
 
 const variables = "| variable | means |\n|---|---|\n" +
 	"| `DSBUILD_TORCH_INDEX`, `DSBUILD_APT_MIRROR`; variables of proxies, certificates and package indexes | where files come from ([Build wheels](build.md#mirrors-and-proxies)) |\n" +
-	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and questions of a login, as for ssh ([Inventories and connections](nodes.md#connect-with-ssh)) |\n" +
-	"| `XDG_CACHE_HOME`, `XDG_STATE_HOME` | in place of `~/.cache` and `~/.local/state` |\n" +
-	"| `NO_COLOR` | no colours |\n" +
-	"| `COLUMNS` | the width of tables without a terminal; if not set, a row is one line |\n"
+	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and prompts at login, as in ssh ([Inventories and connections](nodes.md#connect-with-ssh)) |\n" +
+	"| `XDG_CACHE_HOME`, `XDG_STATE_HOME` | directories to use instead of `~/.cache` and `~/.local/state` |\n" +
+	"| `NO_COLOR` | no colors |\n" +
+	"| `COLUMNS` | width of tables without a terminal (default: a line per row) |\n"
 
 // ownFiles is the table of the files that dsbuild keeps.
 func ownFiles() string {
-	return "On the control node:\n\n| folder | what |\n|---|---|\n" +
-		"| `~/.cache/dsbuild/wheels` | finished wheels, by the digest of their plans |\n" +
-		"| `~/.cache/dsbuild/sums` | SHA-256 of the files of environments |\n" +
+	return "On the control node:\n\n| directory | content |\n|---|---|\n" +
+		"| `~/.cache/dsbuild/wheels` | finished wheels, by plan digest |\n" +
+		"| `~/.cache/dsbuild/sums` | hashes of environments' wheels, and what they need on a node |\n" +
 		"| `~/.cache/dsbuild/env`, `~/.cache/dsbuild/pip` | wheels of environments; pip for nodes without one |\n" +
 		"| `~/.cache/dsbuild/host` | environments and objects of `--builder host` |\n" +
 		"| `~/.local/state/dsbuild/logs` | logs of builds, and of nodes that failed |\n" +
 		"| `~/.local/state/dsbuild/jobs` | logs of the last jobs |\n" +
-		"| `~/.local/state/dsbuild/engine` | dsbuild's own engine |\n" +
+		"| `~/.local/state/dsbuild/engine` | state of dsbuild's own engine |\n" +
 		"| container `dagger-engine-" + engine.Version + "` | the engine that Dagger starts in docker, podman or nerdctl; dsbuild does not remove it |\n\n" +
-		"On a node, in the folder `.dsbuild` in `site-packages`:\n\n| file | what |\n|---|---|\n" +
-		"| `installed.json`, `signed/` | the wheel that dsbuild installed, and its signatures |\n" +
+		"On a node, in the directory `.dsbuild` in `site-packages`:\n\n| file | content |\n|---|---|\n" +
+		"| `installed.json`, `signed/` | record of the wheel that dsbuild installed, and its signatures |\n" +
 		"| `previous/` | the version before it |\n" +
 		"| `bytecode.xz` | the byte code that came with the wheel |\n" +
 		"| `journal.jsonl` | a line for each change: who, when, what |\n" +
-		"| `change.json`, `kept-…/` | a change under way; the next run undoes it |\n" +
-		"| `foreign-…/` | files that a deploy replaced and dsbuild had not installed; it never removes them |\n" +
-		"| `inbox/`, `run-…/`, `lock` | files on their way, temporary files, the lock |\n\n" +
-		"On a node, in `dsbuild/env` below `~/.local/share` or `folder` of the environment file: `NAME/DIGEST/` is a whole environment,\n" +
+		"| `change.json`, `kept-…/` | a change in progress; after an interruption, the next run undoes it |\n" +
+		"| `foreign-…/` | files of other tools that a deploy replaced; never removed |\n" +
+		"| `inbox/`, `run-…/`, `lock` | uploads, temporary files, the lock |\n\n" +
+		"On a node, in `dsbuild/env` below `~/.local/share` or `folder` of the environment file: `NAME/DIGEST/` is an environment,\n" +
 		"`NAME/current` and `NAME/previous` are links, `NAME/journal.jsonl` lists the changes ([Complete environments](environments.md)).\n"
 }
 

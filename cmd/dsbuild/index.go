@@ -30,11 +30,10 @@ func newIndexCommand(a *app) *cobra.Command {
 		Short: "Generate a static package index for pip and uv",
 		Long: `Generate a static package index (PEP 503, PEP 658) of wheels.
 
-Any web server, or the file system, can serve it to pip and uv. DIR itself is
-the index of the complete builds of releases, which installers take by the
-plain version. Other builds have indexes in subdirectories of DIR: all-ops,
-custom (other GPUs, CUDAs, CPUs, ops or sources) and abi-torch (for one torch).
-DIR/index.json lists all wheels.
+Serve DIR with any web server, or use it as file://DIR. DIR itself is the index
+of complete builds, which have the release's plain version. Other builds have
+indexes in subdirectories of DIR: all-ops, custom (other GPUs, CUDAs, CPUs, ops
+or sources) and abi-torch (for one torch). DIR/index.json lists all wheels.
 
 The wheels are verified first, and their sidecar files (manifest, checksums) are
 copied too. Files are written atomically, and only if they changed. A published

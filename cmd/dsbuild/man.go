@@ -20,7 +20,7 @@ func newManCommand(a *app) *cobra.Command {
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return fault.WithHint(err, "name a writable directory")
+				return fault.WithHint(err, "specify a writable directory")
 			}
 			setPlainUsages(cmd.Root(), func(placeholder, usage string) string {
 				return strings.TrimPrefix(placeholder+": "+usage, ": ")

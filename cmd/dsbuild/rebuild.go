@@ -37,7 +37,7 @@ func newRebuildCommand(a *app) *cobra.Command {
 
 The sources, base, versions, ops and targets are the same; everything is
 recompiled without the wheel cache, and the new wheel is not kept. A wheel built
-on a root filesystem tar, or directly on a host, requires the same one, whose
+on a root file system tar, or directly on a host, requires the same one, whose
 digest is checked.
 
 With --sign, an identical rebuild adds a signature to the provenance attestation
@@ -57,7 +57,7 @@ the differences are listed, nothing is signed, and the exit code is 4.`,
 	f.build.addBuilder(cmd)
 	f.network.addForBuild(cmd)
 	cmd.Flags().StringVar(&f.base, "base", "",
-		"`TAR` Root filesystem that the wheel was built on, if not the engine's own")
+		"`TAR` Root file system tar that the wheel was built on")
 	inGroup(cmd, groupBuild, "base")
 	return cmd
 }

@@ -37,11 +37,11 @@ func newShipCommand(a *app) *cobra.Command {
 		Long: `Build the wheels that the nodes of an inventory need, and deploy them.
 
 All nodes are probed first. Their Python, torch, GPUs and CPU decide the targets
-of the wheels: nodes with torch 2.10 or newer share one wheel for each CUDA
-major version, with code for every supported GPU; nodes with an older torch
-share one for each Python and torch minor version. The plan is printed with its
-reasons before anything is built. Wheels in the cache are not rebuilt, so a
-second run takes seconds.
+of the wheels: nodes of one CPU architecture with torch 2.10 or newer share one
+wheel, for every supported GPU, CUDA 12 and 13, and every CPU; nodes with an
+older torch share one for each Python and torch minor version. The plan is
+printed with its reasons before anything is built. Wheels in the cache are not
+rebuilt, so a second run takes seconds.
 
 Nodes are then updated as by dsbuild deploy, and dsbuild rollback restores them.
 If a build fails, its nodes stay unchanged. Nodes whose DeepSpeed has ops that
@@ -84,7 +84,8 @@ dsbuild env deploy.`,
 	f.deploy.change.addGate(cmd)
 	f.deploy.send.add(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("cpu").Usage += " (default: x86-64-v3, or the oldest node's)"
+	flags.Lookup("cpu").Usage += " (default: x86-64-v2, v3 and v4, the loader selects; armv8-a for aarch64; "+
+		"for an older torch the oldest node's, at most x86-64-v3)"
 	choiceVar(flags, &f.deploy.deps, "deps", deploy.DepsRefuse, []deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle},
 		"Nodes with missing requirements: reject, or collect and install them")
 	addVerifyFlag(cmd, &f.deploy.verify,

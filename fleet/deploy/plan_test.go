@@ -66,7 +66,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, change.Refuse, "no RECORD"},
 		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, change.Install, ""},
 		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, change.Refuse, "/v/lib/.dsbuild, owned by root"},
-		"root":            {func(f *node.Facts) { f.ForeignOwner = "alice" }, deploy.PlanOptions{}, change.Refuse, "/v is in alice's hands"},
+		"root":            {func(f *node.Facts) { f.ForeignOwner = "alice" }, deploy.PlanOptions{}, change.Refuse, "alice owns a directory on its path"},
 		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, change.Refuse, "belongs to no package"},
 		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, change.Install, ""},
 		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, change.Refuse, "belongs to other"},

@@ -256,7 +256,7 @@ var pythonVariable = regexp.MustCompile(`\bPYTHON[A-Z]+\b`)
 func (f Facts) PythonHint(otherwise string) string {
 	if silentPython.MatchString(f.MissingPython()) {
 		return "look for a .pth file or a sitecustomize.py in its site-packages that exits: " +
-			"with -S, which skips them, this Python runs a program on the node, and without it does not: -S -c 'print(1)'"
+			"-S skips them, so on the node this Python prints 1 only with it: -S -c 'print(1)'"
 	}
 	_, fatal, _ := strings.Cut(f.MissingPython(), "Fatal Python error: ")
 	if name := pythonVariable.FindString(fatal); name != "" {

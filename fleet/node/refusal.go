@@ -39,7 +39,7 @@ func (f Facts) Unchangeable() (reasons []nodeerr.Message, hint string) {
 		return reasons, HintFor("remove-deepspeed", f.Asked, f.SitePackages)
 	case f.ForeignOwner != "":
 		owner, prefix, name := QuotePath(f.ForeignOwner), QuotePath(f.Prefix), PlainPath(f.ForeignOwner, "OWNER")
-		return []nodeerr.Message{{Text: fmt.Sprintf("environment %s is in %s's hands, who could redirect what root changes there", prefix, owner)}},
+		return []nodeerr.Message{{Text: fmt.Sprintf("environment %s: %s owns a directory on its path, and could redirect what root changes there", prefix, owner)}},
 			fault.Set("user", name).String() + ", or " + fault.Set("sudo", name).String()
 	}
 	return nil, ""

@@ -42,7 +42,7 @@ func (m *member) checkDriver() {
 	for _, line := range m.smiLines("libcuda") {
 		has, err := strconv.Atoi(line)                                        // 12080: CUDA 12.8
 		if needs, _ := strconv.Atoi(major); err == nil && has/1000 >= needs { //nolint:errcheck // 0 without a number
-			m.addFinding(Devices, Warning, "", "%s; cuda-compat makes up for it (libcuda of CUDA %d.%d), but only on data center GPUs",
+			m.addFinding(Devices, Warning, "", "%s; cuda-compat replaces it (libcuda of CUDA %d.%d), but only on data center GPUs",
 				text, has/1000, has%1000/10)
 			return
 		}

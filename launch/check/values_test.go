@@ -231,7 +231,7 @@ func TestNodeRules(t *testing.T) {
 		"no device":         {func(m *member) { m.survey.Limits.OK.RDMA = nil }, "n2 error: RDMA devices: none, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
 		"other names":       {func(m *member) { m.survey.Limits.OK.RDMA = []string{"mlx5_0", "rocep1"} }, "n2 warning: RDMA devices: mlx5_0, rocep1, but 3 of 4 nodes have mlx5_0, mlx5_1; NCCL may hang"},
 		"old driver":        {func(m *member) { m.facts.Driver = "470.57.02" }, "n2 error: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0"},
-		"cuda-compat":       {func(m *member) { m.facts.Driver, m.survey.Devices["libcuda"] = "470.57.02", smi("12090") }, "n2 warning: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0; cuda-compat makes up for it (libcuda of CUDA 12.9), but only on data center GPUs"},
+		"cuda-compat":       {func(m *member) { m.facts.Driver, m.survey.Devices["libcuda"] = "470.57.02", smi("12090") }, "n2 warning: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0; cuda-compat replaces it (libcuda of CUDA 12.9), but only on data center GPUs"},
 		"older cuda-compat": {func(m *member) { m.facts.Driver, m.survey.Devices["libcuda"] = "470.57.02", smi("11040") }, "n2 error: driver 470.57.02 is too old for CUDA 12.8 of torch 2.10.0"},
 		"unknown driver":    {func(m *member) { m.facts.Driver = "" }, ""},
 		"no GPU":            {func(m *member) { m.facts.Driver, m.facts.GPUs = "470.57.02", nil }, "n2 error: no GPU, but 3 of 4 nodes have 1"},
