@@ -32,7 +32,7 @@ func Kinds() []KindInfo {
 	return []KindInfo{
 		{Slurm, "a Slurm batch script that runs torchrun on each node"},
 		{Torchrun, "a torchrun script to start on each node"},
-		{JAX, "scripts for a multi-host JAX program, for Slurm or for each host"},
+		{JAX, "scripts for a JAX program, for Slurm or for each host"},
 		{AIStation, "a script and the form values for the AIStation platform"},
 		{K8s, "a Kubeflow PyTorchJob or TrainJob manifest"},
 		{Docker, "a docker run script for each node"},
