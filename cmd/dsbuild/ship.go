@@ -84,7 +84,7 @@ dsbuild env deploy.`,
 	f.deploy.change.addGate(cmd)
 	f.deploy.send.add(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("cpu").Usage += " (default: x86-64-v2, v3 and v4, the loader selects; armv8-a for aarch64; "+
+	flags.Lookup("cpu").Usage += " (default: x86-64-v2, v3 and v4, the loader selects; armv8-a for aarch64; " +
 		"for an older torch the oldest node's, at most x86-64-v3)"
 	choiceVar(flags, &f.deploy.deps, "deps", deploy.DepsRefuse, []deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle},
 		"Nodes with missing requirements: reject, or collect and install them")

@@ -43,7 +43,7 @@ func adviceTexts(python, environment, site string) map[string]string {
 		"one-environment-back": "only the environment before the last deploy is kept; deploy the one you want: " + fault.Deploy().String(),
 		"one-version-back":     "only the version before the last deploy is kept; deploy the one you want: " + fault.Deploy().String(),
 		"other-installation":   "this node sees another installation, or its files changed; deploy again: " + fault.Deploy().String(),
-		"own-file":             "dsbuild needs this path for a file: move the existing one aside on the node, then rerun",
+		"own-file":             "this path must be free: move the existing file aside on the node, then rerun",
 		"process-limit":        "raise this account's process limits on the node; list them with: ssh NODE 'ulimit -a'",
 		"remount":              "remount it read-write, and check for disk errors: dmesg",
 		"remove-deepspeed":     "uninstall it on the node: " + python + " -m pip uninstall deepspeed; if pip refuses for lack of a RECORD, remove the dist-info directory by hand",
