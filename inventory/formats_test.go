@@ -223,8 +223,14 @@ func TestAnsibleBecome(t *testing.T) {
 // What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
 func TestAnsibleNotes(t *testing.T) {
 	inv := ofAnsible(t, "notes.ini")
-	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "only SSH is supported") || fault.Hint(err) != "exclude it: --limit '!w'" {
-		t.Errorf("got %v", err)
+	for limit, want := range map[string]string{"": "!w", "a,w": "a,w,!w"} { // a hint never selects other nodes
+		_, err := inv.Select(limit)
+		if err == nil || !strings.Contains(err.Error(), "only SSH is supported") || fault.Hint(err) != "exclude it: --limit '"+want+"'" {
+			t.Errorf("--limit %q: %v, hint %q", limit, err, fault.Hint(err))
+		}
+	}
+	if rest, err := inv.Select("a,w,!w"); err != nil || len(rest.Hosts) != 1 {
+		t.Errorf("%v, %v", rest, err)
 	}
 	for limit, want := range map[string]string{
 		"localhost": "ignoring ansible_connection=local: nodes are always reached over SSH; " +

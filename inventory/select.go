@@ -21,7 +21,7 @@ import (
 // an error for an unknown name, an empty selection, or a selected node that is not supported.
 func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.TrimSpace(expr) == "" {
-		return inv.usable()
+		return inv.usable("")
 	}
 	if strings.ContainsAny(expr, "\x01\x02\\") {
 		return nil, selectionError("invalid character in --limit %q", expr)
@@ -73,7 +73,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if len(selected.Hosts) == 0 {
 		return nil, selectionError("no nodes match --limit %q", expr)
 	}
-	return selected.usable()
+	return selected.usable(expr + ",")
 }
 
 func selectionError(format, expr string) error {
@@ -83,8 +83,8 @@ func selectionError(format, expr string) error {
 }
 
 // usable returns an error if one of the nodes is not supported. Otherwise it keeps only the notes
-// about the nodes of this inventory.
-func (inv *Inventory) usable() (*Inventory, error) {
+// about the nodes of this inventory. within are the terms that selected them, for a hint that selects no others.
+func (inv *Inventory) usable(within string) (*Inventory, error) {
 	if len(inv.faults)+len(inv.Notes) == 0 {
 		return inv, nil
 	}
@@ -114,7 +114,7 @@ func (inv *Inventory) usable() (*Inventory, error) {
 			p.Message = lineerr.Clip(names) + ": " + p.Message
 		}
 		if f.apart {
-			p.Hint = "exclude it: --limit '!" + strings.Join(splitTerms(names), ",!") + "'"
+			p.Hint = "exclude it: --limit '" + within + "!" + strings.Join(splitTerms(names), ",!") + "'"
 		}
 		wrong.Problems = append(wrong.Problems, p)
 	}
