@@ -157,7 +157,9 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 	if c.answers.attended(c.target) {
 		how = []string{"-S", "-p", s.ask + "%p]"} // %p stands for the user whose password sudo wants
 	}
-	argv := append(append([]string{"sudo"}, how...), "-H", "-u", c.target.Sudo, "--", "/bin/sh", "-c", script)
+	// sudo's messages are compared, so they must not be in the language of the login.
+	argv := append([]string{"/bin/sh", "-c", `LANGUAGE=C; export LANGUAGE; exec sudo "$@"`, "sh"}, how...)
+	argv = append(argv, "-H", "-u", c.target.Sudo, "--", "/bin/sh", "-c", script)
 	s.line = Command{Argv: argv, About: cmd.About, Stdin: s.input, Stdout: cmd.Stdout, Stderr: s}
 	return s, nil
 }

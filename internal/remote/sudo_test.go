@@ -184,7 +184,8 @@ func TestSudoResumes(t *testing.T) {
 // realSudo is a node where the user daemon logs in, with real sudo.
 func realSudo(t *testing.T, sudoers string) *sshtest.Server {
 	t.Helper()
-	s := sshtest.Start(t, sshtest.Options{Shell: nodestest.SudoShell(t, sudoers)})
+	german := append(os.Environ(), "LANG=C.UTF-8", "LANGUAGE=de") // sudo would translate its messages
+	s := sshtest.Start(t, sshtest.Options{Shell: nodestest.SudoShell(t, sudoers), Env: german})
 	s.User = other
 	return s
 }
