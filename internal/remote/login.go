@@ -202,6 +202,9 @@ func (l *login) refused(text string) error {
 	return fault.WithHint(err, "%s", hint)
 }
 
+// noJob matches the messages of Slurm's PAM modules. Any other text may have the word job, such as the banner of a login node.
+var noJob = regexp.MustCompile(`(?i)pam_slurm|no (active|running) jobs? on this node`)
+
 // withMessage adds the node's message to the error of a login. PAM modules send their reason that way,
 // such as the text of /run/nologin, or the message of Slurm's module, which admits only users with a job.
 func (l *login) withMessage(err error) error {
@@ -210,7 +213,7 @@ func (l *login) withMessage(err error) error {
 		return err
 	}
 	err = nodeerr.Errorf("%w; node reported: %s", err, said)
-	if strings.Contains(strings.ToLower(said), "job") {
+	if noJob.MatchString(said) {
 		return fault.WithHint(err,
 			"connect within a Slurm job: --via slurm; the node admits only users who have a job there")
 	}
