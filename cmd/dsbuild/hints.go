@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -42,9 +43,34 @@ func newHints(cmd *cobra.Command, args []string) hints {
 	return h
 }
 
-// expand writes out a hint for nodes: a value of --limit, or "" if they are unknown.
+// onNode matches hints with commands that change a node.
+var onNode = regexp.MustCompile(`(^|\brun |nstall [^:;]*)on the node: `)
+
+// expand writes out a hint for nodes: a value of --limit, or "" if they are unknown. Commands on nodes must run as dsbuild
+// does there: pip, for one, would install for another user without a word.
 func (h hints) expand(hint, nodes string) string {
-	return fault.Expand(hint, func(c fault.Command) string { return h.commandLine(c, nodes) }, h.setting(nodes))
+	text := fault.Expand(hint, func(c fault.Command) string { return h.commandLine(c, nodes) }, h.setting(nodes))
+	user := h.common(nodes, func(host inventory.Host) string { return host.Sudo })
+	if user != "" && onNode.MatchString(text) && !strings.Contains(text, "sudo -u ") {
+		text += "; run commands on the node as " + user + ": sudo -u " + remote.Word(user) + " COMMAND"
+	}
+	return text
+}
+
+// common returns a value that the hosts of the given nodes share. It returns "" if they have different ones.
+func (h hints) common(nodes string, value func(inventory.Host) string) string {
+	if h.nodes == nil {
+		return ""
+	}
+	chosen, err := h.nodes.Select(nodes)
+	if err != nil {
+		return ""
+	}
+	first := value(chosen.Hosts[0])
+	if slices.ContainsFunc(chosen.Hosts, func(host inventory.Host) bool { return value(host) != first }) {
+		return ""
+	}
+	return first
 }
 
 // inventoryName is the inventory as a word of a command line.
@@ -300,18 +326,10 @@ func (h hints) fileName() string {
 
 // pythonNow describes the nodes' interpreter, and what chose it. It returns "" if they have different ones.
 func (h hints) pythonNow(nodes string) string {
-	if h.nodes == nil {
-		return ""
-	}
-	chosen, err := h.nodes.Select(nodes)
-	if err != nil {
-		return ""
-	}
-	now := chosen.Hosts[0].Python
-	if slices.ContainsFunc(chosen.Hosts, func(host inventory.Host) bool { return host.Python != now }) {
-		return ""
-	}
+	now := h.common(nodes, func(host inventory.Host) string { return host.Python })
 	switch f := h.flags.Lookup("python"); {
+	case now == "":
+		return ""
 	case f != nil && f.Value.String() == now:
 		now = "--python " + now
 	case !strings.Contains(now, "/"):

@@ -84,7 +84,7 @@ func TestCommandsInHints(t *testing.T) {
 func TestSettingsInHints(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
-		"own.yaml": "nodes: [{hosts: 'gpu[1-2]', python: /opt/venv/bin/python}, {hosts: cpu1}]\n",
+		"own.yaml": "nodes: [{hosts: 'gpu[1-2]', python: /opt/venv/bin/python}, {hosts: cpu1, sudo: true}]\n",
 		"hostfile": "gpu1 slots=8\ncpu1 slots=8\n",
 		"list.json": `{"_meta": {"hostvars": {"gpu1": {"dsbuild_python": "/opt/venv/bin/python"}, "cpu1": {}}},
 			"all": {"hosts": ["gpu1", "cpu1"]}}`,
@@ -100,6 +100,10 @@ func TestSettingsInHints(t *testing.T) {
 		{"own.yaml", "--python /usr/bin/python3.12", python, "cpu1", "set python: in own.yaml to X (now --python /usr/bin/python3.12)"},
 		{"own.yaml", "", python, "gpu1,cpu1", "set python: in own.yaml to X"},
 		{"own.yaml", "", user, "gpu1", "set user: in own.yaml to Y"},
+		{"own.yaml", "", "run on the node: chmod u+w /x", "gpu1", "run on the node: chmod u+w /x"},
+		{"own.yaml", "", "install them on the node: P", "cpu1", "install them on the node: P; run commands on the node as root: sudo -u root COMMAND"},
+		{"own.yaml", "", "install them on the node: P", "gpu1,cpu1", "install them on the node: P"},
+		{"own.yaml", "", "run on the node: sudo -u root true", "cpu1", "run on the node: sudo -u root true"},
 		{"own.yaml", "", fault.Set("address", "X").String(), "gpu1", "set address: in own.yaml to X"},
 		{"list.json", "", python, "gpu1", "set dsbuild_python in list.json to X (now /opt/venv/bin/python)"},
 		{"list.json", "", user, "gpu1", "set ansible_user in list.json to Y"},
