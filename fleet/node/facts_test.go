@@ -59,6 +59,7 @@ func TestDistributionsAreThoseOfImportlib(t *testing.T) {
 	write(t, filepath.Join(site, "old-8-py3.egg", "EGG-INFO", "PKG-INFO"), head+"Name: old\nVersion: 8\n")
 	write(t, filepath.Join(site, "zz.pth"), "old-8-py3.egg\nzipped-9-py3.egg\n")
 	zipEgg(t, filepath.Join(site, "zipped-9-py3.egg"))
+	write(t, filepath.Join(site, "zzz.pth"), "import pathlib, sys; sys.path.append(pathlib.Path('/x'))\n") // no import looks there
 	first := t.TempDir()
 	write(t, filepath.Join(first, "folder-55.dist-info", "METADATA"), head+"Name: Folder\nVersion: 55\n")
 	env := with("PYTHONPATH=" + first)

@@ -148,7 +148,7 @@ def nccl_files(torch, dists):
 def distributions():
     """The version of each distribution that is importable, the first on the path winning."""
     found = {}
-    for place in sys.path:
+    for place in [place for place in sys.path if isinstance(place, str)]:  # an import, too, ignores what a .pth file adds else
         egg = place.lower().endswith(".egg")
         for entry in listed(place):
             low = entry.lower()
