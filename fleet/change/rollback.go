@@ -16,9 +16,8 @@ import (
 
 // LastChange is what is known of dsbuild's last change of a node.
 type LastChange struct {
-	*node.LastChange        // nil if there was none
-	Python           string // the node's in the inventory
-	Err              error  // why it is unknown
+	*node.LastChange       // nil if there was none
+	Err              error // why it is unknown
 }
 
 // Undoing is a rollback: it undoes one run, on the nodes whose last change this run made.
@@ -87,7 +86,7 @@ func (u Undoing) Decide(p *Decision, last LastChange) {
 	case last.Undone:
 		p.leave("rolled back already")
 	case last.Wrong != "":
-		p.SetRefused(node.HintFor(last.Advice, last.Python, ""), nodeerr.Message{Text: node.NewNodeError(last.Wrong).Error()})
+		p.SetRefused(node.HintFor(last.Advice, "", node.Facts{}), nodeerr.Message{Text: node.NewNodeError(last.Wrong).Error()})
 	default:
 		p.Action = Rollback
 		if last.Interrupted {
@@ -101,7 +100,7 @@ func (u Undoing) none() string { return "no previous " + u.kept + " to roll back
 
 // RejectNone rejects a node that keeps nothing to restore.
 func (u Undoing) RejectNone(p *Decision, why string) {
-	p.SetRefused(node.HintFor("one-"+u.kept+"-back", "", ""), nodeerr.Message{Text: u.none() + why})
+	p.SetRefused(node.HintFor("one-"+u.kept+"-back", "", node.Facts{}), nodeerr.Message{Text: u.none() + why})
 }
 
 // leave leaves a node as it is.

@@ -68,7 +68,7 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 		}
 		return reason, "rebuild the wheelhouse: dsbuild wheel --bundle"
 	}
-	python, install := node.PlainPath(f.Executable, "python"), strings.Join(names, " ")
+	python, install := node.PlainPath(f.Executable, "PYTHON"), strings.Join(names, " ")
 	command := python + " -m pip install " + install
 	if f.Pip == "" {
 		command = "uv pip install --python " + python + " " + install

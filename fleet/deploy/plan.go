@@ -21,7 +21,6 @@ import (
 // ProbeResult is the result of the probe for one node.
 type ProbeResult struct {
 	Name   string
-	Python string // in the inventory
 	Facts  node.Facts
 	Shares string // equal on nodes that share site-packages; empty if not known
 	Err    error  // why there are no facts

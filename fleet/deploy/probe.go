@@ -40,7 +40,7 @@ func (d *Deploy) Probe(ctx context.Context) ([]ProbeResult, error) {
 func (d *Deploy) probeResults() []ProbeResult {
 	nodes := make([]ProbeResult, len(d.nodes))
 	for i, n := range d.nodes {
-		nodes[i] = ProbeResult{Name: n.Host.Name, Python: n.Host.Python, Err: n.Err}
+		nodes[i] = ProbeResult{Name: n.Host.Name, Err: n.Err}
 		if n.Facts != nil {
 			nodes[i].Facts = *n.Facts
 		}

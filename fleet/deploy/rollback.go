@@ -18,7 +18,7 @@ import (
 // leaves the others as they are. It is pure.
 func NewRollbackPlan(nodes []ProbeResult, run string) (Plan, error) {
 	last := lists.Map(nodes, func(n ProbeResult) change.LastChange {
-		known := change.LastChange{Python: n.Python, Err: n.Err}
+		known := change.LastChange{Err: n.Err}
 		if n.Err == nil && n.Facts.Previous != nil {
 			known.LastChange = &n.Facts.Previous.LastChange
 		}

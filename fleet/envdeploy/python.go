@@ -182,7 +182,7 @@ func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRe
 	switch {
 	case err != nil:
 		err = fmt.Errorf("cannot run the Python of %s: %w", python.File, err)
-		return fault.WithHint(err, "use an archive for this node type, or %s", node.HintFor("noexec", "", ""))
+		return fault.WithHint(err, "use an archive for this node type, or %s", node.HintFor("noexec", "", node.Facts{}))
 	case !got.Ready:
 		return errors.New("unpacked files of " + python.File + " do not match the lockfile")
 	}

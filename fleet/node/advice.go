@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"path"
 	"strconv"
 	"strings"
@@ -10,8 +11,7 @@ import (
 
 // adviceTexts returns the hints for errors on a node, by the code that the node's program sends
 // with the error. The node sends only the code, never the text: a user trusts a hint as dsbuild's
-// own, and it may hold a command to run. python and environment are the node's, from the inventory; site is its
-// site-packages.
+// own, and it may hold a command to run. python, environment and site-packages are words of a shell.
 func adviceTexts(python, environment, site string) map[string]string {
 	return map[string]string{
 		"accelerator":          "unset DS_ACCELERATOR on the node if it is set",
@@ -64,15 +64,18 @@ func adviceTexts(python, environment, site string) map[string]string {
 }
 
 // HintFor returns the hint for a code that a node sent. It returns "" for an unknown code. A code may end with
-// a colon and the number of a process, which the hint names. python is the node's in the inventory, and site its
-// site-packages, if known.
-func HintFor(code, python, site string) string {
+// a colon and the number of a process, which the hint names. python is the node's in the inventory. If that is a command
+// name, the hint names the interpreter that answered: the shell of a user may find another one by this name.
+func HintFor(code, python string, f Facts) string {
 	environment := "ENVIRONMENT"
+	if !strings.Contains(python, "/") {
+		python = cmp.Or(f.Executable, python)
+	}
 	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {
 		environment = path.Dir(path.Dir(python))
 	}
 	code, pid, numbered := strings.Cut(code, ":")
-	text := adviceTexts(PlainPath(python, "python"), PlainPath(environment, "the environment"), PlainPath(site, "SITE-PACKAGES"))[code]
+	text := adviceTexts(PlainPath(python, "PYTHON"), PlainPath(environment, "ENVIRONMENT"), PlainPath(f.SitePackages, "SITE-PACKAGES"))[code]
 	if n, err := strconv.Atoi(pid); err == nil && n > 0 {
 		return strings.ReplaceAll(text, "PID", pid)
 	} else if numbered {
@@ -83,9 +86,8 @@ func HintFor(code, python, site string) string {
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.
 func WithAdvice(err error, code, python string, facts *Facts) error {
-	site := ""
-	if facts != nil {
-		site = facts.SitePackages
+	if facts == nil {
+		facts = &Facts{}
 	}
-	return fault.AddHint(err, HintFor(code, python, site))
+	return fault.AddHint(err, HintFor(code, python, *facts))
 }

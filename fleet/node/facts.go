@@ -267,7 +267,7 @@ func (f Facts) PythonHint(otherwise string) string {
 	case strings.Contains(f.MissingPython(), linkTo):
 		return "install that Python on the node again, or recreate the environment; else " + otherwise
 	case strings.Contains(f.MissingPython(), "MemoryError"):
-		return HintFor("process-limit", f.Asked, "")
+		return HintFor("process-limit", f.Asked, f)
 	}
 	return otherwise
 }

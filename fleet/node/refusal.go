@@ -36,7 +36,7 @@ func (f Facts) Unchangeable() (reasons []nodeerr.Message, hint string) {
 		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
 			reasons = append(reasons, nodeerr.Messagef(without+"%s", nodeerr.Own(QuotePath(path))))
 		}
-		return reasons, HintFor("remove-deepspeed", f.Asked, f.SitePackages)
+		return reasons, HintFor("remove-deepspeed", f.Asked, f)
 	case f.ForeignOwner != "":
 		owner, prefix, name := QuotePath(f.ForeignOwner), QuotePath(f.Prefix), PlainPath(f.ForeignOwner, "OWNER")
 		return []nodeerr.Message{{Text: fmt.Sprintf("environment %s: %s owns a directory on its path, and could redirect what root changes there", prefix, owner)}},
@@ -61,7 +61,7 @@ func (f Facts) NoPermission() (why nodeerr.Message, hint string) {
 	switch {
 	case f.ReadOnly && !f.Unreadable:
 		return nodeerr.Message{Text: "environment is on a read-only file system: " + QuotePath(f.SitePackages)},
-			HintFor("remount", f.Asked, f.SitePackages)
+			HintFor("remount", f.Asked, f)
 	case f.HomeOwner != "" && (f.Locked == "" || f.LockedBy != "") && !f.Unreadable:
 		home, owner := QuotePath(f.Home()), QuotePath(f.HomeOwner)
 		return nodeerr.Message{Text: fmt.Sprintf("no write permission for %s, owned by %s", home, owner)},
@@ -95,10 +95,10 @@ func (f Facts) ForeignCommands(commands map[string]string) (why nodeerr.Message,
 		case taken && owner == commands[name]:
 		case strings.HasPrefix(owner, "/"):
 			reasons = append(reasons, fmt.Sprintf("%s belongs to the Python of %s", name, QuotePath(owner)))
-			hint = HintFor("another-python", f.Executable, f.SitePackages)
+			hint = HintFor("another-python", f.Executable, f)
 		case taken && owner != "":
 			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(PlainVersion(owner), "another package")))
-			hint = HintFor("another-package", f.Executable, f.SitePackages)
+			hint = HintFor("another-package", f.Executable, f)
 		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
 			reasons = append(reasons, name+" belongs to no package")
 		}

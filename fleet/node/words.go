@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -43,10 +44,17 @@ func WithoutNodePrefix(err error) error {
 // plainPath is a path that needs no quotes in a command, for an environment or a program.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./~-]+$`)
 
-// PlainPath is a path for a hint that the user may copy into a shell: otherwise replaces a path that needs quotes.
+// quotedPath is an absolute path that is one word in the single quotes of every shell.
+var quotedPath = regexp.MustCompile(`^/[\pL\pM\pN_@%+=:,./~ ()#-]+$`)
+
+// PlainPath is a path for a hint that the user may copy into a shell, in quotes if it needs them. otherwise replaces a
+// path with signs that mean something in the quotes of some shell.
 func PlainPath(path, otherwise string) string {
-	if plainPath.MatchString(path) {
+	switch {
+	case plainPath.MatchString(path):
 		return path
+	case quotedPath.MatchString(path):
+		return remote.Quote(path)
 	}
 	return otherwise
 }

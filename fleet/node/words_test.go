@@ -55,16 +55,21 @@ func TestStringsOfNodesAreOneLine(t *testing.T) {
 	}
 }
 
-// A path of a node stands in a hint only if a shell takes it as one word, and in a sentence only if it
+// A path of a node stands in a hint only if every shell takes it as one word, and in a sentence only if it
 // cannot be read as more of it.
 func TestPathsOfNodes(t *testing.T) {
 	t.Parallel()
 	for path, plain := range map[string]bool{
-		"/opt/env/bin/python3.11": true, "~/venv": true, "a+b@c%d,e:f": true, "": false, "/opt/my env": false, "/x;reboot": false, "$(id)": false, "`id`": false, "/a\nb": false, "/é": false, "a'b": false, "*": false, "/x&": false,
+		"/opt/env/bin/python3.11": true, "~/venv": true, "a+b@c%d,e:f": true, "": false, "/opt/my env": false, "/x;reboot": false, "$(id)": false, "`id`": false, "/a\nb": false, "/é": false, "a'b": false, "*": false, "/x&": false, "/x!y": false, `/x\y z`: false, "/x'y z": false,
 	} {
-		got := node.PlainPath(path, "PYTHON")
-		if got != path && plain || got != "PYTHON" && !plain {
-			t.Errorf("%q in a hint: %q", path, got)
+		want := path
+		if quoted := path == "/opt/my env" || path == "/é"; quoted {
+			want = "'" + path + "'"
+		} else if !plain {
+			want = "PYTHON"
+		}
+		if got := node.PlainPath(path, "PYTHON"); got != want {
+			t.Errorf("%q in a hint: %q, want %q", path, got, want)
 		}
 		shown := node.QuotePath(path)
 		if plain && shown != path || !plain && (!strings.HasPrefix(shown, `"`) || !strings.HasSuffix(shown, `"`)) || strings.ContainsAny(shown, "\n\x1b") {

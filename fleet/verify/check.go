@@ -90,7 +90,7 @@ func Check(
 	case err != nil:
 		return err
 	case last.Failed != "":
-		return node.WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host.Python, &facts)
+		return node.WithAdvice(node.NewNodeError(last.Failed), last.Advice, python, &facts)
 	case last.Verified == nil:
 		return noAnswer()
 	}

@@ -257,7 +257,7 @@ func (n *nodeState) handleMessage(text json.RawMessage) error {
 
 // hintFor returns the hint for a code that the node sent.
 func (n *nodeState) hintFor(code string) string {
-	return node.HintFor(code, n.Host.Python, n.Facts.SitePackages)
+	return node.HintFor(code, n.Host.Python, *n.Facts)
 }
 
 // readLists turns the file lists from the node into contents and into files that do not match RECORD, are

@@ -358,7 +358,7 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	s.setStatus()
-	hint, _ := s.withWheel(node.HintFor("several", "", ""))
+	hint, _ := s.withWheel(node.HintFor("several", "", node.Facts{}))
 	const said = "node reported: two of them are there; node reported: it is bad; node reported: op cpu_adam"
 	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), said) || fault.Hint(s.Err) != hint {
 		t.Errorf("%s %v", s.Status, s.Err)
