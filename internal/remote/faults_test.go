@@ -485,7 +485,7 @@ func testReasonOfTheNode(t *testing.T, by way) {
 	for banner, tip := range map[string]string{
 		"Access denied by pam_slurm_adopt: you have no active jobs on this node\n": "--via slurm",
 		"Access denied: user train (uid=1000) has no active jobs on this node.\n":  "--via slurm",
-		"Welcome! Please run no jobs on login nodes.\n":                             "authorized_keys",
+		"Welcome! Please run no jobs on login nodes.\n":                            "authorized_keys",
 		"System is going down.\nMaintenance until 18:00.\n":                        "",
 	} {
 		s := sshtest.Start(t, sshtest.Options{RefuseAuth: true, Banner: banner})
