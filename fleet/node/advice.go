@@ -65,7 +65,7 @@ func adviceTexts(python, environment, site string) map[string]string {
 
 // HintFor returns the hint for a code that a node sent. It returns "" for an unknown code. A code may end with
 // a colon and the number of a process, which the hint names. python is the node's in the inventory. If that is a command
-// name, the hint names the interpreter that answered: the shell of a user may find another one by this name.
+// name, the hint has the interpreter that answered: by this name, the shell of a user may find a different Python.
 func HintFor(code, python string, f Facts) string {
 	environment := "ENVIRONMENT"
 	if !strings.Contains(python, "/") {
