@@ -36,12 +36,19 @@ var (
 	section = regexp.MustCompile(`^\[[^\]]*[^\]0-9,-][^\]]*\]`)
 )
 
+// comment matches a comment at the end of a line.
+var comment = regexp.MustCompile(`\s#.*$`)
+
+// withoutComment returns a line without a comment at its end and the space around it.
+func withoutComment(line string) string {
+	return strings.TrimSpace(comment.ReplaceAllString(line, ""))
+}
+
 // guess detects the format from lines of text. yamlNamed is set if the file has a YAML extension.
 func guess(lines []string, yamlNamed bool) format {
 	var said []string
 	for _, line := range lines {
-		line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != ';' {
+		if line = withoutComment(line); line != "" && line[0] != '#' && line[0] != ';' {
 			said = append(said, line)
 		}
 	}

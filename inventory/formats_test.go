@@ -57,7 +57,7 @@ func TestRecognised(t *testing.T) {
 		{"gpu[01-02],cpu1\n", "-", "gpu01 gpu02 cpu1"},
 		{"a,b\nc\n# end\nx[1-2]\n", "-", "a b c x1 x2"},
 		{"gpu01\ngpu02\n", "-", "gpu01 gpu02"},
-		{"gpu01:8\n# MPI's machine file\ngpu02:4 # the old one\n", "-", "gpu01*8 gpu02*4"},
+		{"gpu01:8\n# MPI's machine file\ngpu02:4\t# the old one\n", "-", "gpu01*8 gpu02*4"},
 		{"gpu01\ngpu01\ngpu02\n# of PBS\ngpu02\n", "nodefile", "gpu01*2 gpu02*2"},
 		{"10.0.0.1:8\ngpu[03-04]:2\n", "machinefile", "10.0.0.1*8 gpu03*2 gpu04*2"},
 		{"nodes: [{hosts: x}]", "hosts.ini", "x"},

@@ -39,8 +39,8 @@ func (r *reader) hostList() *Inventory {
 			continue
 		}
 		seen[text] = true
-		text, _, _ = strings.Cut(text, " #")
-		expr, slots, counted := strings.Cut(strings.TrimSpace(text), ":")
+		text = withoutComment(text)
+		expr, slots, counted := strings.Cut(text, ":")
 		inside := func(offset int) Position {
 			there := at
 			there.Column += utf8.RuneCountInString(text[:offset])

@@ -123,7 +123,7 @@ func (r *Reader) Parse(data []byte) Node {
 	}
 	var bodies []Node
 	for _, doc := range file.Docs {
-		if doc.Body != nil {
+		if _, directive := doc.Body.(*ast.DirectiveNode); doc.Body != nil && !directive { // %YAML 1.2
 			bodies = append(bodies, doc.Body)
 		}
 	}

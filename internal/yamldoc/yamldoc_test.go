@@ -45,6 +45,7 @@ func TestFileAsAWhole(t *testing.T) {
 		"good":           {"a: 1\n", ""},
 		"with a mark":    {"\ufeffa: 1\n", ""},
 		"one document":   {"---\na: 1\n", ""},
+		"a directive":    {"%YAML 1.2\n---\na: 1\n...\n", ""},
 		"empty":          {"", "x.yaml:1:1: empty list | give a wheel"},
 		"a comment":      {"# nothing\n", "x.yaml:1:1: empty list | give a wheel"},
 		"two documents":  {"a: 1\n---\nb: 2\n", "x.yaml:3:1: unexpected second YAML document: want one list per file"},
