@@ -398,6 +398,9 @@ func TestRecordOfSomebodysFile(t *testing.T) {
 		for name, digest := range theirs {
 			rows = append(rows, name+","+digest+"\n"...)
 		}
+		e.write(t, "notes/mine.txt", "the user's")
+		was["notes/mine.txt"] = "the user's"
+		rows = append(rows, "notes,,\ndeepspeed/../torch,,\n"...) // a folder is no file
 		err = os.WriteFile(records[0], rows, 0o644)
 	}
 	if err != nil {

@@ -83,11 +83,12 @@ def is_environments(path):
 
 
 def recorded_file(info, row, commands):
-    """(path, whether the file is the package's own) of a row of RECORD. Outside of site-packages a row alone does not make
-    a file the package's own: it needs the digest of the file, or the file is one of commands."""
+    """(path, whether the file is the package's own) of a row of RECORD. A folder never is: it may have files of others.
+    Outside of site-packages a row alone does not make a file the package's own: it needs the digest of the file, or the
+    file is one of commands."""
     path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
     if path.startswith(tuple(place + os.sep for place in sites())) and os.sep + ".dsbuild" + os.sep not in path:
-        return path, True
+        return path, os.path.islink(path) or not os.path.isdir(path)
     if is_environments(path):
         return path, False
     if os.path.dirname(path) == scripts_folder() and os.path.basename(path) in commands:
