@@ -60,7 +60,7 @@ func TestFaultsHaveTheTestsThatAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(page), "| fault | result |\n|---|---|\n")
+	_, table, found := strings.Cut(string(page), "| failure | result |\n|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	if !found || table == "" {
 		t.Fatal("faults.md has no table")
