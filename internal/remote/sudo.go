@@ -108,6 +108,9 @@ func (c *sudoConn) Put(ctx context.Context, up Upload) error {
 	return PutByProgram(ctx, c, c.target.Sudo, up)
 }
 
+// unexpanded stands in a prompt for the user whose password sudo wants. sudo-rs does not expand it, and wants the login user's.
+const unexpanded = "%p"
+
 // sudoSession is one command run by sudo. The script prints a mark just before the program begins.
 // Before the mark, stderr comes from sudo and stdin goes to sudo. After the mark, both belong to
 // the program.
@@ -155,7 +158,7 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 	}
 	how := []string{"-n"}
 	if c.answers.attended(c.target) {
-		how = []string{"-S", "-p", s.ask + "%p]"} // %p stands for the user whose password sudo wants
+		how = []string{"-S", "-p", s.ask + unexpanded + "]"}
 	}
 	// sudo's messages are compared, so they must not be in the language of the login.
 	argv := append([]string{"/bin/sh", "-c", `LANGUAGE=C; export LANGUAGE; exec sudo "$@"`, "sh"}, how...)
@@ -291,11 +294,14 @@ func (s *sudoSession) refused(exit *ExitError) error {
 // sudoAdvice maps a part of sudo's error message to advice for the user.
 var sudoAdvice = [][2]string{
 	{"password is required", "run dsbuild from a terminal to enter it, or add NOPASSWD for LOGIN to the node's sudoers"},
+	{"authentication is required", "run dsbuild from a terminal to enter the password, or add NOPASSWD for LOGIN to the node's sudoers"},
+	{"I'm afraid I can't do that", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"not in the sudoers", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"not allowed to", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"may not run sudo", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
+	{"may not run", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"must have a tty", "add to the node's sudoers: Defaults:LOGIN !requiretty"},
 	{"unknown user", fault.Set("sudo", "a user of the node, or to true for root").String()},
+	{"user '", fault.Set("sudo", "a user of the node, or to true for root").String()},
 	{"not found", "install sudo on the node, or " + fault.Set("sudo", "false").String()},
 }
 
@@ -330,6 +336,9 @@ func (c *sudoConn) login(ctx context.Context) string {
 func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	defer a.clock.hold()()
 	answers, t := a.conn.answers, a.conn.target
+	if of == unexpanded {
+		of = cmp.Or(a.conn.login(ctx), of)
+	}
 	ask := func() (string, error) {
 		if a.asked++; a.asked > rounds {
 			return "", fmt.Errorf("incorrect password for %s", of)
@@ -346,7 +355,7 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 }
 
 // notSudoer matches sudo's messages that a user may not run the command. The password may be right.
-var notSudoer = regexp.MustCompile(`not in the sudoers|not allowed to|may not run sudo`)
+var notSudoer = regexp.MustCompile(`not in the sudoers|not allowed to|may not run|I'm afraid I can't do that`)
 
 // sudoInput is the input of sudo and then of the program. sudo gets a password when it asks for
 // one, and nothing else. The program gets its own input.

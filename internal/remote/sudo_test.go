@@ -255,29 +255,41 @@ func TestSudoRefuses(t *testing.T) {
 	wantError(t, err, remote.ErrSudo, "unknown user", "to a user of the node")
 }
 
+// sudoRS is like behind, for sudo-rs: its prompt has the words of -p in brackets, as they are.
+const sudoRS = `while [ "$1" != -- ]; do [ "$1" = -p ] && prompt=$2; shift; done; shift
+[ -n "$prompt" ] || { echo "sudo: interactive authentication is required" >&2; exit 1; }
+printf '[sudo: %s] Password: ' "$prompt" >&2; read x
+`
+
 // A user who may not use sudo on one node says nothing about the password on another one.
 func TestSudoOfNoSudoer(t *testing.T) {
 	p := says("secret")
 	d, _ := sudoAt(fakeSudo(t, ""), p)
-	for i, script := range []string{
-		behind + `printf %s "$prompt" >&2; read x; echo "train is not in the sudoers file." >&2; exit 1`,
-		behind + `printf %s "$prompt" >&2; read x; exec "$@"`,
+	for _, c := range []struct{ script, why, hint string }{
+		{behind + `printf %s "$prompt" >&2; read x; echo "train is not in the sudoers file." >&2; exit 1`, "not in the sudoers", "NOPASSWD"},
+		{sudoRS + `echo "sudo: I'm sorry train. I'm afraid I can't do that" >&2; exit 1`, "I can't do that", "train ALL=.root. NOPASSWD"},
+		{`echo "sudo: user 'root' not found" >&2; exit 1`, "not found", "to a user of the node"},
+		{sudoRS + `[ "$x" = secret ] && exec "$@"`, "", ""},
+		{behind + `printf %s "$prompt" >&2; read x; exec "$@"`, "", ""},
 	} {
-		target := fakeSudo(t, script).Target()
+		target := fakeSudo(t, c.script).Target()
 		target.Sudo, target.User = "root", "train"
-		c, err := d.Dial(t.Context(), target)
-		if i == 0 {
-			wantError(t, err, remote.ErrSudo, "not in the sudoers", "NOPASSWD")
-			continue
+		conn, err := d.Dial(t.Context(), target)
+		switch {
+		case c.why != "":
+			wantError(t, err, remote.ErrSudo, c.why, c.hint)
+		case err != nil:
+			t.Error(err)
+		default:
+			conn.Close()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Close()
 	}
 	if p.count() != 1 {
-		t.Errorf("asked %d times", p.count())
+		t.Errorf("asked %q", p.asked)
 	}
+	d, target := sudoAt(fakeSudo(t, sudoRS), nil)
+	_, err := d.Dial(t.Context(), target)
+	wantError(t, err, remote.ErrSudo, "authentication is required", "from a terminal to enter the password")
 }
 
 // fakeSudo is a node where sudo is a script.
