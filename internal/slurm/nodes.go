@@ -58,11 +58,16 @@ func Nodes(ctx context.Context, partition string) ([]Node, error) {
 func parseNodes(text string) ([]Node, error) {
 	var nodes []Node
 	place := make(map[string]int)
+	reason := "none" // of the line before
 	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", strings.Count(sinfoFields, "|")+1)
 		if len(f) != strings.Count(sinfoFields, "|")+1 || f[0] == "" {
+			if reason != "none" { // a reason of several lines, such as the output of a program
+				continue
+			}
 			return nil, fmt.Errorf("unexpected output of sinfo: %.200q", line)
 		}
+		reason = f[7]
 		name, isDefault := strings.CutSuffix(f[1], "*")
 		i, seen := place[f[0]]
 		if !seen {

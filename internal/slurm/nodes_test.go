@@ -11,6 +11,8 @@ func TestParseNodes(t *testing.T) {
 	const said = `gpu01|gpu|up|mixed|gpu:a100:8(S:0-1),lustre:1|a100,ib|1031000|none
 gpu01|all*|up|mixed|gpu:a100:8(S:0-1),lustre:1|a100,ib|1031000|none
 gpu02|gpu|up|drained*|gpu:2,gpu:h100:no_consume:4|(null)|1031000|disk | see 4711
+I/O error | sda
+
 cpu1|old|inact|idle~|(null)|(null)|1+|none
 `
 	got, err := parseNodes(said)
