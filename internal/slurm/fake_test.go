@@ -77,7 +77,7 @@ func TestSettingsAreChecked(t *testing.T) {
 			[]string{"gpu09"}, "cpu", lines(twoPartitions), "", "gpu09: unknown to Slurm", "NodeName",
 		},
 		"refused":     {[]string{"gpu01"}, "", lines(twoPartitions), "echo 'sbatch: error: Invalid account' >&2; exit 1", "job rejected by Slurm: sbatch: error: Invalid account", "sacctmgr"},
-		"no answer":   {[]string{"gpu01"}, "", "echo 'slurm_load_node: Unable to contact\x1b[2J slurm controller' >&2; exit 1", "", "cannot list Slurm nodes: slurm_load_node: Unable to contact slurm controller", ""},
+		"no answer":   {[]string{"gpu01"}, "", "echo 'slurm_load_node: Unable to contact\x1b[2J slurm controller' >&2; exit 1", "", "cannot list Slurm nodes: slurm_load_node: Unable to contact slurm controller", "login node"},
 		"odd answer":  {[]string{"gpu01"}, "", "echo hello", "", `unexpected output of sinfo: "hello"`, ""},
 		"only a word": {[]string{"gpu01"}, "", "echo 'sinfo: error: no such partition' >&2", "", "cannot list Slurm nodes: sinfo: error: no such partition", ""},
 	} {

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -45,7 +47,8 @@ func Nodes(ctx context.Context, partition string) ([]Node, error) {
 	}
 	out, said, err := Program{Name: "sinfo", Args: args}.Output(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list Slurm nodes: %w", err)
+		try := cmp.Or(fault.Hint(err), "run dsbuild on a login node of the cluster, where sinfo lists its nodes")
+		return nil, fault.WithHint(fmt.Errorf("cannot list Slurm nodes: %w", err), "%s", try)
 	}
 	nodes, err := parseNodes(out)
 	if err == nil && len(nodes) == 0 && said != "" {
