@@ -47,8 +47,8 @@ func TestMessy(t *testing.T) {
 		},
 		"a program that closes its input": {python: `exec $PY "$@" </dev/null`, why: "the program of python:", hint: `"python"`},
 		"Python is a link to nothing":     {setup: `ln -sf /gone/python3 $E/bin/python`, why: "is a link to /gone/python3, which cannot be run", hint: "recreate the environment"},
-		".dsbuild is a file":              {setup: `echo >$S/.dsbuild`, why: ".dsbuild: File exists", hint: "move what is there aside"},
-		"the lock is a folder":            {setup: `mkdir -p $S/.dsbuild/lock`, why: "lock: Is a directory", hint: "move what is there aside"},
+		".dsbuild is a file":              {setup: `echo >$S/.dsbuild`, why: ".dsbuild: File exists", hint: "move the existing file aside"},
+		"the lock is a folder":            {setup: `mkdir -p $S/.dsbuild/lock`, why: "lock: Is a directory", hint: "move the existing file aside"},
 		"no large files":                  {login: "ulimit -f 8", why: "File too large; rolled back", hint: "ulimit -a"},
 		"no PATH":                         {login: "export PATH=/nothing", why: "sh: not found", hint: "set PATH"},
 		"a command of another package": {
