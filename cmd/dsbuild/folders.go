@@ -38,7 +38,7 @@ func folderHint(err error) error {
 	if !errors.As(err, &path) || fault.Hint(err) != "" {
 		return err
 	}
-	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) { // HOME=/dev/null
 		return err
 	}
 	for _, own := range []string{xdg.CacheHome, xdg.StateHome} {

@@ -46,6 +46,7 @@ func TestFolderHint(t *testing.T) {
 	}{
 		{denied(filepath.Join(xdg.StateHome, "dsbuild", "logs"), syscall.EACCES), true},
 		{denied(xdg.CacheHome, syscall.EROFS), true},
+		{denied(filepath.Join(xdg.CacheHome, "dsbuild"), syscall.ENOTDIR), true},
 		{denied(filepath.Dir(xdg.CacheHome), syscall.EACCES), true},
 		{denied("/srv/wheels", syscall.EACCES), false},
 		{denied(xdg.CacheHome, syscall.ENOSPC), false},
