@@ -467,7 +467,7 @@ var standIn = wheeltest.Options{Stable: "2.10", Files: wheeltest.LoadedByPython(
 // root: with two nodes, and a wheel for them in dist.
 func (s *sandbox) atLogin(t *testing.T) {
 	t.Helper()
-	c := slurmtest.Up(t, slurm.Options{Nodes: 2, GPUs: 8, Partitions: []string{"gpu"}})
+	c := slurmtest.Up(t, slurm.Options{Nodes: 2, GPUs: 8, CPUs: 80, Partitions: []string{"gpu"}})
 	for _, n := range c.Nodes {
 		if err := n.FakeTorch(t.Context(), "/opt/train"); err != nil {
 			t.Fatal(err)

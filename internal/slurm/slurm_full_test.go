@@ -51,7 +51,7 @@ func TestFullSlurmGivesBack(t *testing.T) {
 	if err := hello(first); err != nil {
 		t.Errorf("a node that is asked for again: %v", err)
 	}
-	if err := hello(second); err == nil || !strings.Contains(err.Error(), "not free within") {
+	if err := hello(second); err == nil || !strings.Contains(err.Error(), "allocation timed out after 5.0s") {
 		t.Errorf("a node that was taken meanwhile: %v", err)
 	}
 }

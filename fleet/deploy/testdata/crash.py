@@ -110,18 +110,11 @@ class Sync:
         return 0
 
 
-def parent(path, flags):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    return real["open"](path, flags, 0o666)
-
-
 def unpack(order, arguments, *rest, **more):
     """What stands in for pip: unpacks wheels, file by file, and makes commands."""
     for wheel in (a for a in arguments if a.endswith(".whl")):
         with zipfile.ZipFile(wheel) as z:
             record = [name for name in z.namelist() if name.endswith("/RECORD")]
-            with open(os.path.join(SITE, os.path.dirname(record[0]), "direct_url.json"), "w", opener=parent) as f:
-                f.write(file_digest(wheel).hexdigest())
             for name in sorted(z.namelist(), key=lambda name: name in record):  # RECORD comes last
                 path = os.path.join(BIN if ".data/scripts/" in name else os.path.dirname(os.path.join(SITE, name)), os.path.basename(name))
                 os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -145,7 +138,7 @@ def make_wheel(version, more):
     files.update(more)
     installed_as = lambda name: "../../../bin/ds_report" if ".data/" in name else name
     listed = ["%s,sha256=%s,%d\n" % (installed_as(name), written(hashlib.sha256(text.encode()).digest()), len(text)) for name, text in files.items()]
-    files[info + "RECORD"] = "".join(listed + ["%s,,\n" % name for name in [*("../../../bin/" + c for c in commands), info + "direct_url.json", info + "RECORD"]])
+    files[info + "RECORD"] = "".join(listed + ["%s,,\n" % name for name in [*("../../../bin/" + c for c in commands), info + "INSTALLER", info + "RECORD"]])
     path = os.path.join(WORK, "deepspeed-%s.whl" % version)
     with zipfile.ZipFile(path, "w") as z:
         for name in sorted(files):

@@ -245,6 +245,13 @@ def holds(path, data):
     return os.path.isfile(path) and not os.path.islink(path) and content(path, len(data) + 1) == data
 
 
+def rows_of_info(wheel):
+    """The names and digests of the files in a wheel's dist-info, which an installer copies as they are."""
+    with zipfile.ZipFile(wheel) as z:
+        record = next(name for name in z.namelist() if name.endswith(".dist-info/RECORD") and name.count("/") == 1)
+        return [row[:2] for row in rows_in(z.read(record)) if row[1] and os.path.dirname(row[0]) == os.path.dirname(record)]
+
+
 def new_files(wheel):
     """Every file that pip will install from a wheel, with byte code and commands. Maps its path to
     a function that reports whether a file there is the same; None if that is unknown."""
@@ -571,7 +578,7 @@ class Environment(Workplace):
             files = new_files(wheel["file"])
             refuse_vital(wheel["file"], files)
             incoming.update(files)
-        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in extra]).roots(incoming), wheel=order["wheels"][0]["sha256"])
+        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in extra]).roots(incoming), wheel=rows_of_info(first))
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location", "--no-compile"] +
                 [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)

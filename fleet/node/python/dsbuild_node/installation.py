@@ -131,11 +131,10 @@ def faults(info):
 def stranger(change):
     """The dist-info of a DeepSpeed that was installed after an unfinished change was cut off; None if there is none."""
     for info in dist_infos(sites()):
-        rows, origin = record_rows(info), content(os.path.join(info, "direct_url.json")).strip(b"\0")
+        rows = [row[:2] for row in record_rows(info) or ()]
         # An installer unpacks the wheel's RECORD, and lists its own files there at the end.
-        whole = any(row[0].endswith("/INSTALLER") for row in rows or ())
-        # pip writes RECORD after the file that names the wheel, which a power cut may have emptied.
-        own = str(change.get("wheel")).encode() in origin or not origin and any(row[0].endswith("/direct_url.json") for row in rows or ())
+        whole = any(name.endswith("/INSTALLER") for name, _ in rows)
+        own = "wheel" in change and all(row in rows for row in change["wheel"])
         if whole and not own and record_sha256(info) not in change["records"]:
             return info
     return None

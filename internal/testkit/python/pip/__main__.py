@@ -132,8 +132,7 @@ def install(wheel, compiled):
             text = COMMAND % (sys.executable, module, function.split(".")[0], function)
             path = write(os.path.join(BIN, command), text.encode("utf-8"), 0o755)
             rows[path] = row(path)
-    digest = hashlib.sha256(data).hexdigest()
-    archive = {"archive_info": {"hash": "sha256=" + digest, "hashes": {"sha256": digest}}, "url": "file://" + quote(wheel)}
+    archive = {"archive_info": {}, "url": "file://" + quote(wheel)}
     for made, text in {"INSTALLER": "pip\n", "REQUESTED": "", "direct_url.json": json.dumps(archive, sort_keys=True)}.items():
         path = write(os.path.join(info, made), text.encode("utf-8"))
         rows[path] = row(path)
