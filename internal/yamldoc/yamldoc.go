@@ -100,6 +100,9 @@ func (r *Reader) Body(data []byte) Node {
 	return r.Parse(data)
 }
 
+// openRange matches a range of names after a brace or a bracket, in which YAML reads its brackets as a list.
+var openRange = regexp.MustCompile(`[{\[][^"']*[A-Za-z0-9_.-]\[[0-9]`)
+
 // Parse returns the contents of a text, or nil if it is not one valid document.
 func (r *Reader) Parse(data []byte) Node {
 	whole := lineerr.Position{File: r.File}
@@ -115,7 +118,11 @@ func (r *Reader) Parse(data []byte) Node {
 		if strings.HasPrefix(message, "found character '\t'") || strings.Contains(message, "tab character") {
 			message, advice = "tab in indentation: YAML allows only spaces", "replace the tabs with spaces"
 		}
-		r.Add(r.At(syntax.Token), advice, "%s", message)
+		at := r.At(syntax.Token)
+		if at.Line > 0 && at.Line <= len(r.Lines) && openRange.MatchString(r.Lines[at.Line-1]) {
+			advice = `quote names with brackets: "gpu[01-16]"`
+		}
+		r.Add(at, advice, "%s", message)
 		return nil
 	case err != nil:
 		r.Add(whole, "", "invalid YAML: %v", err)

@@ -55,6 +55,7 @@ func TestFileAsAWhole(t *testing.T) {
 		"latin 1":        {"a: \xe4", "x.yaml: file is not UTF-8 text"},
 		"a tab":          {"a:\n\tb: 1\n", "x.yaml:2:1: tab in indentation: YAML allows only spaces | replace the tabs with spaces"},
 		"open":           {"a: [1, 2\n", "x.yaml:1:4: "},
+		"a range":        {"a: [{b: gpu[01-02]}]\n", "x.yaml:1:12: ',' or '}' must be specified | quote names with brackets: \"gpu[01-16]\""},
 		"deep in flow":   {"a: " + strings.Repeat("[", 10_000), "x.yaml:1:44: nested too deeply"},
 		"deep in dashes": {strings.Repeat("- ", 10_000) + "a", "x.yaml:1:81: nested too deeply"},
 		"deep by spaces": {"a:\n" + strings.Repeat(" ", 3000) + "b: 1", "x.yaml:2:3001: nested too deeply"},
