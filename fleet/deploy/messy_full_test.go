@@ -11,7 +11,7 @@ func TestFullEnvMessy(t *testing.T) {
 	tryMessy(t, map[string]messyNode{
 		"a program that prints and moves":        {python: "echo Activating; echo warning >&2; cd /\nexec $PY \"$@\""},
 		"DeepSpeed in a base":                    {setup: `cp -a $E $H/base; PY=$H/base/bin/python; old; echo $H/base/lib/python3*/site-packages >$S/base.pth`},
-		"a .pth that puts a DeepSpeed first":     {setup: checkout + `echo "import sys; sys.path.insert(0, '$H/src')" >$S/aaa.pth`, why: "import deepspeed finds", hint: "off sys.path"},
+		"a .pth that puts a DeepSpeed first":     {setup: checkout + `echo "import sys; sys.path.insert(0, '$H/src')" >$S/aaa.pth`, why: "import deepspeed finds", hint: "from sys.path"},
 		".dsbuild is a link to nothing":          {setup: `ln -s /nowhere $S/.dsbuild`, why: ".dsbuild is a link", hint: "remove the link"},
 		".dsbuild may be changed by all":         {setup: `mkdir -m 1777 $S/.dsbuild`},
 		"the journal is a link":                  {setup: `mkdir $S/.dsbuild; echo mine >$H/file; ln -s $H/file $S/.dsbuild/journal.jsonl`, why: "journal.jsonl is not a writable regular file", hint: "move the existing file aside"},
