@@ -91,7 +91,7 @@ func TestFullInsideForOneTorch(t *testing.T) {
 	began := time.Now()
 	second := build(t, "--arch", "8.0", "--abi", "torch", "--no-cache", "-o", "dist")
 	checkBuildLog(t, second.Manifest, began)
-	const name = "deepspeed-0.19.8+torch2.15.cu132.sm80.v3-cp311-cp311-manylinux_2_24_x86_64.whl"
+	const name = "deepspeed-0.19.8+torch2.15.cu132.sm80.v3-cp311-cp311-manylinux_2_27_x86_64.whl" // async_io needs CXXABI_1.3.11
 	checkFiles(t, second, "dist", name, 4_000_000)
 	checkManifest(t, second.Manifest, "dist", "8.0  x86-64-v3 3.11 2.15.0 13.2", "torch<2.16,>=2.15")
 	checkInstructions(t, filepath.Join("dist", name), "adam/cpu_adam_op.*.so", "utils_op.*.so", "adam/fused_adam_op.*.so")
