@@ -50,7 +50,12 @@ func TestMessy(t *testing.T) {
 		".dsbuild is a file":              {setup: `echo >$S/.dsbuild`, why: ".dsbuild: File exists", hint: "move the existing file aside"},
 		"the lock is a folder":            {setup: `mkdir -p $S/.dsbuild/lock`, why: "lock: Is a directory", hint: "move the existing file aside"},
 		"no large files":                  {login: "ulimit -f 8", why: "File too large; rolled back", hint: "ulimit -a"},
-		"no PATH":                         {login: "export PATH=/nothing", why: "sh: not found", hint: "set PATH"},
+		"a mount in the package": {
+			setup:  `old; cp -a $S/deepspeed/ops $E/work`,
+			python: `exec unshare -m sh -c "mount --bind $E/work $E/lib/python*/site-packages/deepspeed/ops && exec \"\$@\"" sh $PY "$@"`, root: true,
+			why: "deepspeed/ops is a mount point", hint: "unmount it",
+		},
+		"no PATH": {login: "export PATH=/nothing", why: "sh: not found", hint: "set PATH"},
 		"a command of another package": {
 			setup: `echo >$E/bin/ds_report; d=$S/other-1.dist-info; mkdir $d; printf 'Name: other\nVersion: 1\n' >$d/METADATA; echo ../../../bin/ds_report,, >$d/RECORD`,
 			why:   "ds_report belongs to other", hint: "uninstall that package",

@@ -55,6 +55,7 @@ func adviceTexts(python, environment, site string) map[string]string {
 		"shadow":               "remove its directory from sys.path on the node: look for the .pth file or the startup file that adds it; keep the directory itself, which others may use",
 		"shadow-pythonpath":    "remove its directory from PYTHONPATH",
 		"shadow-user":          "uninstall it from the user's packages on the node: " + python + " -m pip uninstall deepspeed; or set PYTHONNOUSERSITE=1",
+		"unmount":              "unmount it on the node, rerun, and mount it again",
 		"unsafe-place":         "run chmod go-w on your directories there, or " + fault.SetFolder("your own directory below directories that only root can change").String(),
 		"unsafe-link":          "make it your link to a directory that only you can change, or remove the link",
 		"too-many-files":       "inspect the deepspeed directory in its site-packages",

@@ -14,7 +14,7 @@ import time
 
 from dsbuild_node.agent import SIGNALS, Gone, Orders, answer, serve
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.files import last_line
+from dsbuild_node.files import content, last_line
 from dsbuild_node.import_check import Failed
 from dsbuild_node.journal import last_entry
 
@@ -83,10 +83,22 @@ def exists(path):
     return os.path.lexists(path)
 
 
+def mounted(folders):
+    """The first mount point in one of these folders, or ""."""
+    for line in content("/proc/self/mountinfo", 1 << 24).splitlines():
+        at = os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1"))
+        if any((at + os.sep).startswith(folder + os.sep) for folder in folders):
+            return at
+    return ""
+
+
 def remove(path):
-    """Remove a file, link or tree, if it exists."""
+    """Remove a file, link or tree, if it exists, but nothing that is mounted there."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
+            at = mounted([os.path.realpath(path)])
+            if at:
+                raise OSError(errno.EBUSY, "is a mount point", at)
             shutil.rmtree(path)
         else:
             os.unlink(path)

@@ -24,8 +24,8 @@ import zipfile
 
 from dsbuild_node.accepted import forget_signed, kept_answer, refuse_others, store_signed
 from dsbuild_node.changes import (
-    GONE, Workplace, digest_of, end_sync, exists, installer_env, put_aside, remove, run_agent, run_program, save_json,
-    start_sync, sweep, sweep_trials)
+    GONE, Workplace, digest_of, end_sync, exists, installer_env, mounted, put_aside, remove, run_agent, run_program,
+    save_json, start_sync, sweep, sweep_trials)
 from dsbuild_node.check import check
 from dsbuild_node.distributions import (
     dist_info, dist_infos, home, installed, metadata_version, named_infos, normal, noted_extra_wheels, own_note,
@@ -520,13 +520,17 @@ class Environment(Workplace):
 
     def start_change(self, roots, **more):
         """Record what will be moved, then move it aside. more is what the change installs."""
+        roots = sorted(set(roots))
+        at = mounted(roots)
+        if at:
+            raise Failed("%s is a mount point in a directory that the deploy replaces" % at, "unmount")
         kept, now = "kept-" + REQUEST["run"], before()
         remove(os.path.join(HOME, kept))
         os.mkdir(os.path.join(HOME, kept), 0o770)
         records = [record_sha256(info) for info in dist_infos(sites())]
         self.change = dict({"run": REQUEST["run"], "runs": [{"run": REQUEST["run"], "at": REQUEST["at"], "by": REQUEST["by"]}], "of": identity(),
                             "done": False, "kept": kept, "before": now, "noted": own_note(now and record_sha256(dist_info(sites()))),
-                            "roots": [{"name": name_of(p), "was": exists(p)} for p in sorted(set(roots))]}, **more)
+                            "roots": [{"name": name_of(p), "was": exists(p)} for p in roots]}, **more)
         self.change["records"] = records + more.get("records", [])
         save_json(CHANGE, self.change)
         for path, aside, was in self.roots():
