@@ -256,7 +256,7 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 t = torch.tensor([dist.get_rank() + 1])
 dist.all_reduce(t)
-print("torch", dist.get_rank(), dist.get_world_size(), t.item(), flush=True)
+print("torch %d %d %d\n" % (dist.get_rank(), dist.get_world_size(), t.item()), end="", flush=True)  # in one write
 dist.destroy_process_group()
 `)
 	write(t, c, "jax_count.py", `
