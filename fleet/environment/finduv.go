@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -110,6 +111,9 @@ func unpackUV(text []byte, path string) error {
 			return err
 		}
 		defer r.Close()
+		// A process that is started meanwhile would inherit the open file, and the program could not be run: "text file busy".
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
 		return atomicfile.Write(path, r, 0o700)
 	}
 	return errors.New("uv's wheel contains no executable")
