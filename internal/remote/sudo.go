@@ -283,26 +283,28 @@ func (s *sudoSession) refused(exit *ExitError) error {
 		err = nodeerr.Errorf("%w on %s: %w", ErrSudo, nodeerr.Own(t.Name), exit)
 	}
 	for _, known := range sudoAdvice {
-		if bytes.Contains(s.words, []byte(known[0])) {
-			text := strings.NewReplacer("RUNAS", t.Sudo, "LOGIN", cmp.Or(t.User, "USER")).Replace(known[1])
+		if known.message.Match(s.words) {
+			text := strings.NewReplacer("RUNAS", t.Sudo, "LOGIN", cmp.Or(t.User, "USER")).Replace(known.advice)
 			return fault.WithHint(err, "%s", text)
 		}
 	}
 	return fault.WithHint(err, "run on the node: sudo -u %s true", t.Sudo)
 }
 
-// sudoAdvice maps a part of sudo's error message to advice for the user.
-var sudoAdvice = [][2]string{
-	{"password is required", "run dsbuild from a terminal to enter it, or add NOPASSWD for LOGIN to the node's sudoers"},
-	{"authentication is required", "run dsbuild from a terminal to enter the password, or add NOPASSWD for LOGIN to the node's sudoers"},
-	{"I'm afraid I can't do that", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"not in the sudoers", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"not allowed to", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"may not run", "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
-	{"must have a tty", "add to the node's sudoers: Defaults:LOGIN !requiretty"},
-	{"unknown user", fault.Set("sudo", "a user of the node, or to true for root").String()},
-	{"user '", fault.Set("sudo", "a user of the node, or to true for root").String()},
-	{"not found", "install sudo on the node, or " + fault.Set("sudo", "false").String()},
+// notSudoer matches sudo's messages that a user may not run the command. The password may be right.
+var notSudoer = regexp.MustCompile(`not in the sudoers|not allowed to|may not run|I'm afraid I can't do that`)
+
+// sudoAdvice maps sudo's error messages to advice for the user.
+var sudoAdvice = []struct {
+	message *regexp.Regexp
+	advice  string
+}{
+	{regexp.MustCompile(`password is required`), "run dsbuild from a terminal to enter it, or add NOPASSWD for LOGIN to the node's sudoers"},
+	{regexp.MustCompile(`authentication is required`), "run dsbuild from a terminal to enter the password, or add NOPASSWD for LOGIN to the node's sudoers"},
+	{notSudoer, "add to the node's sudoers: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
+	{regexp.MustCompile(`must have a tty`), "add to the node's sudoers: Defaults:LOGIN !requiretty"},
+	{regexp.MustCompile(`unknown user|user '`), fault.Set("sudo", "a user of the node, or to true for root").String()},
+	{regexp.MustCompile(`not found`), "install sudo on the node, or " + fault.Set("sudo", "false").String()},
 }
 
 // sudoLogin asks for the password that a node's sudo wants.
@@ -353,9 +355,6 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	}
 	return a.text, err
 }
-
-// notSudoer matches sudo's messages that a user may not run the command. The password may be right.
-var notSudoer = regexp.MustCompile(`not in the sudoers|not allowed to|may not run|I'm afraid I can't do that`)
 
 // sudoInput is the input of sudo and then of the program. sudo gets a password when it asks for
 // one, and nothing else. The program gets its own input.
