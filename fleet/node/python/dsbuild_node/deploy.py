@@ -523,7 +523,7 @@ class Environment(Workplace):
         roots = sorted(set(roots))
         at = mounted(roots)
         if at:
-            raise Failed("%s is a mount point in a directory that the deploy replaces" % at, "unmount")
+            raise Failed("%s is a mount point in a directory that would be replaced" % at, "unmount")
         kept, now = "kept-" + REQUEST["run"], before()
         remove(os.path.join(HOME, kept))
         os.mkdir(os.path.join(HOME, kept), 0o770)
