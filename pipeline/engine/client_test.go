@@ -108,6 +108,28 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// An engine that cannot start is restarted again and again, and writes its error to another stream than its notes, so
+// any line may be the last.
+func TestExplainQuotesTheErrorOfTheEngine(t *testing.T) {
+	const start, end = `time="2026-11-29T21:26:22Z" level=info msg="starting dagger engine"`, "telemetry shut down complete"
+	const refused = "dagger-engine: install resolv.conf: remount /etc/resolv.conf to upstream alias: operation not permitted"
+	for _, lines := range [][]string{
+		{start, "shutting down telemetry...", end, refused},
+		{start, refused, "shutting down telemetry...", end},
+		{refused, end, start},
+	} {
+		bin := t.TempDir()
+		t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+		if err := os.WriteFile(filepath.Join(bin, "docker"), []byte("#!/bin/sh\necho '"+strings.Join(lines, "\n")+"'\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := Engine{Address: "image+docker://" + Image}.Explain(errors.New("it does not stay up"), false)
+		if want := "it does not stay up; last output of the engine: " + refused; err == nil || err.Error() != want || !strings.Contains(fault.Hint(err), "privileged container") {
+			t.Errorf("%q: %v, hint %q; want %q and a hint about a privileged container", lines, err, fault.Hint(err), want)
+		}
+	}
+}
+
 // The page names the release that is run.
 func TestPageNamesTheVersion(t *testing.T) {
 	text, err := os.ReadFile("../../docs/build.md")

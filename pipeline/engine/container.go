@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,9 @@ func (e Engine) Watch(ctx context.Context, pause time.Duration) error {
 	}
 }
 
+// everydayOutput matches the lines of an engine's start and end, which surround the error that ended it.
+var everydayOutput = regexp.MustCompile(`(?m)^.*(level=(debug|info)\b|telemetry).*$`)
+
 // Explain adds a remedy to an error of the Dagger client. If answers is set, the engine still answers: then
 // only a full disk and a lack of rights are faults of its container.
 func (e Engine) Explain(err error, answers bool) error {
@@ -82,9 +86,9 @@ func (e Engine) Explain(err error, answers bool) error {
 	if client != "" && !answers { // the Dagger client reports only that its engine does not start
 		ctx, cancel := context.WithTimeout(context.Background(), daemonTime)
 		defer cancel()
-		out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "1", name).CombinedOutput()
-		if failed == nil && len(out) > 0 {
-			err = fmt.Errorf("%w; last output of the engine: %.300s", err, lastLine(string(out)))
+		out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "50", name).CombinedOutput()
+		if said := lastLine(everydayOutput.ReplaceAllString(string(out), "")); failed == nil && said != "" {
+			err = fmt.Errorf("%w; last output of the engine: %.300s", err, said)
 		}
 	}
 	said := strings.ReplaceAll(strings.ToLower(err.Error()), "--privileged", "") // of the Dagger client's own command
