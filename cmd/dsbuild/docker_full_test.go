@@ -26,15 +26,16 @@ func TestFullDockerWheel(t *testing.T) {
 	d := docker.Docker(t, docker.Options{})
 	d.LoadEngine(t)
 	var stdout bytes.Buffer
+	home := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), makeProgram(t), "wheel", "--no-cache", "--json", "--base", engine.NewBases(nil).There("bookworm"), "-o", t.TempDir())
 	cmd.Dir = t.TempDir()
 	cmd.Env = []string{
-		"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "DOCKER_HOST=" + d.Host,
+		"HOME=" + home, "PATH=" + os.Getenv("PATH"), "DOCKER_HOST=" + d.Host,
 		engine.CLIVariable + "=" + filepath.Join(engine.Home(), "bin", "dagger"),
 	}
 	cmd.Stdout, cmd.Stderr = &stdout, t.Output()
 	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; the end of its log:\n%s", err, command(t, home, "sh", "-c", "tail -n 200 .local/state/dsbuild/logs/wheel-*.log"))
 	}
 	var doc wheelResult
 	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {

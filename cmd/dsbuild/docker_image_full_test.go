@@ -63,7 +63,7 @@ func withBrokenOp(t *testing.T, from, to string) {
 	}
 }
 
-// opFiles are the base names of the ops' files in a wheel, sorted.
+// opFiles are the base names of the ops' files in a wheel, sorted, each op once: without the name of a variant.
 func opFiles(t *testing.T, file string) []string {
 	t.Helper()
 	z, err := zip.OpenReader(file)
@@ -74,11 +74,17 @@ func opFiles(t *testing.T, file string) []string {
 	var names []string
 	for _, m := range z.File {
 		if strings.HasPrefix(m.Name, "deepspeed/ops/") && strings.HasSuffix(m.Name, ".so") {
-			names = append(names, path.Base(m.Name))
+			names = append(names, withoutVariant(m.Name))
 		}
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
+}
+
+// withoutVariant returns libfused_adam_op of libfused_adam_op.cu13.so.
+func withoutVariant(file string) string {
+	op, _, _ := strings.Cut(path.Base(file), ".")
+	return op
 }
 
 // loadOps loads every op, and prints its file. An op that would be compiled fails.
@@ -105,17 +111,18 @@ func TestFullDockerImage(t *testing.T) {
 	command(t, context, "cp", from, in)
 	build := []string{"build", "--network", "none", "--build-arg", "BASE=torch:1", "--tag", "train:1", context}
 	d.Run(t, build...)
-	var loaded []string
+	var loaded, ops []string
 	for _, file := range strings.Fields(d.Run(t, "run", "--rm", "--network", "none", "--env", "DS_ACCELERATOR=cuda", "train:1", "python", "-W", "ignore", "-c", loadOps)) {
 		loaded = append(loaded, path.Base(file))
+		ops = append(ops, withoutVariant(file))
 	}
-	slices.Sort(loaded)
-	if want := opFiles(t, from); len(want) == 0 || !slices.Equal(loaded, want) {
-		t.Errorf("loaded %q, want %q", loaded, want)
+	slices.Sort(ops)
+	if want := opFiles(t, from); len(want) == 0 || !slices.Equal(ops, want) {
+		t.Errorf("loaded %q, want %q", ops, want)
 	}
 	t.Logf("result: %s in an image, under torch 2.15: loaded %s", filepath.Base(from), strings.Join(loaded, " "))
 	withBrokenOp(t, from, in)
-	if out, err := exec.CommandContext(t.Context(), "docker", build...).CombinedOutput(); err == nil || !strings.Contains(string(out), "op utils cannot be loaded with torch") {
+	if out, err := exec.CommandContext(t.Context(), "docker", build...).CombinedOutput(); err == nil || !strings.Contains(string(out), "op utils cannot be loaded") {
 		t.Errorf("a wheel with a broken op: %v\n%s", err, out)
 	}
 }
