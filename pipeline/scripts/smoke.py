@@ -192,11 +192,12 @@ def async_io(op):
             return
         file = os.path.join(folder, "tensor")
         handle = op.aio_handle(1 << 20, 8, False, True, 1)  # block size, queue depth, single submit, overlap, threads
-        written = handle.new_cpu_locked_tensor(1 << 20, torch.empty(0, dtype=torch.float32))
-        read = handle.new_cpu_locked_tensor(1 << 20, torch.empty(0, dtype=torch.float32))
-        written.copy_(torch.randn(1 << 20))
-        handle.sync_pwrite(written, file, 0)
-        handle.sync_pread(read, file, 0)
+        # Before 0.15.3 a locked tensor has as many elements as bytes. Before 0.16 no function takes an offset in the file.
+        written = handle.new_cpu_locked_tensor(4 << 20, torch.empty(0, dtype=torch.uint8))
+        read = handle.new_cpu_locked_tensor(4 << 20, torch.empty(0, dtype=torch.uint8))
+        written.copy_(torch.randint(256, (4 << 20,), dtype=torch.uint8))
+        handle.sync_pwrite(written, file)
+        handle.sync_pread(read, file)
         if os.path.getsize(file) != 4 << 20 or not torch.equal(written, read):
             sys.exit("async_io: the data read differ from the data written")
         for tensor in (written, read):

@@ -489,8 +489,8 @@ def async_io():
         if DEVICE == "cuda":
             torch.cuda.synchronize()
         with unnamed_file(os.environ.get("TMPDIR", "/tmp")) as file:
-            handle.sync_pwrite(given, file, 0)
-            handle.sync_pread(read, file, 0)
+            handle.sync_pwrite(given, file)
+            handle.sync_pread(read, file)
         return [read]
 
     yield "a file written and read", ours, lambda: [given], EXACT
