@@ -4,87 +4,56 @@ package main
 
 import (
 	"cmp"
+	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
 )
 
 // A GPU by its name, a list of archs with PTX for what comes after, a GPU so old that it needs CUDA 12, and all that
 // CUDA 13 and 12 have: NVIDIA's own tool finds in every wheel what was asked for, and no more.
 func TestFullToolchainsArchs(t *testing.T) {
+	const op, cuda12, cuda13 = "libfused_adam_op", "5.0 5.2 6.0 6.1 7.0 7.5 8.0 8.6 8.9 9.0 10.0 12.0 PTX 9.0", "7.5 8.0 8.6 8.9 9.0 10.0 10.3 12.0 PTX 12.0"
 	for _, c := range []struct {
 		args []string
-		sass []string
-		ptx  []string
+		want map[string]string
 	}{
-		{[]string{"--gpu", "RTX 3090"}, []string{"8.6"}, nil},
-		{[]string{"--arch", "8.0;8.6;9.0+PTX"}, []string{"8.0", "8.6", "9.0"}, []string{"9.0"}},
-		{[]string{"--gpu", "V100"}, []string{"7.0"}, nil},
-		{nil, []string{"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0"}, []string{"12.0"}},
-		{[]string{"--cuda", "12"}, []string{"5.0", "5.2", "6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0"}, []string{"9.0"}},
+		{[]string{"--gpu", "RTX 3090"}, map[string]string{op + ".cu12": "8.6", op + ".cu13": "8.6"}},
+		{[]string{"--arch", "8.0;8.6;9.0+PTX"}, map[string]string{op + ".cu12": "8.0 8.6 9.0 PTX 9.0", op + ".cu13": "8.0 8.6 9.0 PTX 9.0"}},
+		{[]string{"--gpu", "V100"}, map[string]string{op: "7.0"}},
+		{nil, map[string]string{op + ".cu12": cuda12, op + ".cu13": cuda13}},
+		{[]string{"--cuda", "12"}, map[string]string{op: cuda12}},
 	} {
 		a := build(t, append(c.args, "-o", t.TempDir())...)
-		sass, ptx := cuobjdump(t, a.Path, "fused_adam_op")
-		if !slices.Equal(sass, c.sass) || !slices.Equal(ptx, c.ptx) {
-			t.Errorf("%v: cuobjdump finds SASS %v, PTX %v", c.args, sass, ptx)
+		found := cuobjdump(t, a.Path)
+		if !maps.Equal(found, c.want) {
+			t.Errorf("dsbuild wheel %q: cuobjdump finds %q, want %q", c.args, found, c.want)
 		}
-		for _, op := range []string{"cpu_adam_op", "utils_op"} {
-			if sass, ptx := cuobjdump(t, a.Path, op); len(sass)+len(ptx) > 0 {
-				t.Errorf("%v: %s has device code: %v %v", c.args, op, sass, ptx)
-			}
-		}
-		t.Logf("result: dsbuild wheel %s: SASS %s, PTX %s by cuobjdump; torch %s, %s, %d bytes, built in %.0f s", strings.Join(c.args, " "),
-			strings.Join(sass, ", "), orNone(ptx), a.Manifest.Torch, a.Manifest.Toolchain.Name, a.Size, a.Seconds)
+		t.Logf("result: dsbuild wheel %s: %q by cuobjdump; torch %s, %s, %d bytes, built in %.0f s", strings.Join(c.args, " "),
+			found, a.Manifest.Torch, a.Manifest.Toolchain.Name, a.Size, a.Seconds)
 	}
 }
 
-func orNone(list []string) string {
-	if len(list) == 0 {
-		return "none"
-	}
-	return strings.Join(list, ", ")
-}
-
-var cubin = regexp.MustCompile(`\.sm_(\d+)(\d)[a-z]?\.(cubin|ptx)`)
-
-// cuobjdump lists the archs that NVIDIA's program finds in an op of a wheel.
-func cuobjdump(t *testing.T, path, op string) (sass, ptx []string) {
+// cuobjdump returns what NVIDIA's program finds in the files of a wheel that have device code: "8.0 9.0 PTX 9.0" by the
+// name without .so.
+func cuobjdump(t *testing.T, path string) map[string]string {
 	t.Helper()
-	tmp := t.TempDir()
-	command(t, ".", "python3", "-m", "zipfile", "-e", path, tmp)
-	found, err := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", "*", "*"+op+".*so"))
-	if deeper, _ := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", "*"+op+".*so")); len(deeper) > 0 {
-		found = deeper
-	}
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%s in %s: %v, %v", op, path, found, err)
-	}
-	contents, err := wheel.Inspect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range contents.Extensions {
-		if e.Op()+"_op" == op && len(e.SASS)+len(e.PTX) == 0 {
-			return nil, nil // cuobjdump fails on a file without device code
-		}
-	}
-	for _, m := range cubin.FindAllStringSubmatch(fullTool(t, "cuobjdump", "--list-elf", "--list-ptx", found[0]), -1) {
-		list, arch := &sass, m[1]+"."+m[2]
-		if m[3] == "ptx" {
-			list = &ptx
-		}
-		if !slices.Contains(*list, arch) {
-			*list = append(*list, arch)
-		}
-	}
+	dir, found := unzipped(t, path), map[string]string{}
 	byNumber := func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }
-	slices.SortFunc(sass, byNumber)
-	slices.SortFunc(ptx, byNumber)
-	return sass, ptx
+	for _, file := range sharedObjects(t, dir) {
+		sass, ptx := fulltools.DeviceCode(t, filepath.Join(dir, file), filepath.Join(fulltools.Tools(t), "cuobjdump"))
+		slices.SortFunc(sass, byNumber)
+		if len(ptx) > 0 {
+			sass = append(append(sass, "PTX"), slices.SortedFunc(slices.Values(ptx), byNumber)...)
+		}
+		if len(sass) > 0 {
+			found[strings.TrimSuffix(filepath.Base(file), ".so")] = strings.Join(sass, " ")
+		}
+	}
+	return found
 }
 
 // The toolchains of CUDA 12 and 11 that TestFullPairs has not: without nvcc, on the oldest base, and that of Debian. Each
