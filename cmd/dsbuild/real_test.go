@@ -124,7 +124,7 @@ func checkManifest(t *testing.T, m wheel.Manifest, dist, targets, requires strin
 func checkInstructions(t *testing.T, file string, ops ...string) {
 	t.Helper()
 	tmp := t.TempDir()
-	command(t, tmp, "python3", "-m", "zipfile", "-e", file, tmp)
+	command(t, ".", "python3", "-m", "zipfile", "-e", file, tmp)
 	for _, op := range ops {
 		files, _ := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", op))
 		if len(files) != 1 {
