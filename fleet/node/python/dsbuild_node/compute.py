@@ -10,9 +10,11 @@ A distance is relative to the largest number of torch's result, and so is its to
 precision where it has no other kernel."""
 import contextlib
 import hashlib
+import importlib
 import json
 import math
 import os
+import re
 import sys
 
 import torch
@@ -72,38 +74,43 @@ def copies(params):
 # computes (both lists of tensors), and the tolerance.
 
 
-def fused_adam():
-    from deepspeed.ops.adam import FusedAdam
+def optimizer(module, name):
+    """A class in deepspeed.ops, which is imported when it is called: what torch computes needs no DeepSpeed."""
+    return lambda *args, **options: getattr(importlib.import_module("deepspeed.ops." + module), name)(*args, **options)
 
-    yield optimized("AdamW", FusedAdam, torch.optim.AdamW, parameters())
+
+def fused_adam():
+    yield optimized("AdamW", optimizer("adam", "FusedAdam"), torch.optim.AdamW, parameters())
 
 
 def cpu_adam():
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-
-    yield optimized("AdamW", DeepSpeedCPUAdam, torch.optim.AdamW, parameters("cpu"))
+    yield optimized("AdamW", optimizer("adam", "DeepSpeedCPUAdam"), torch.optim.AdamW, parameters("cpu"))
 
 
 def cpu_adagrad():
-    from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
-
-    yield optimized("Adagrad", DeepSpeedCPUAdagrad, torch.optim.Adagrad, parameters("cpu"))
+    """Without weight decay, which the releases before 0.19.8 leave out of the numerator of a step."""
+    yield optimized("Adagrad", optimizer("adagrad", "DeepSpeedCPUAdagrad"), torch.optim.Adagrad, parameters("cpu"), decay=0)
 
 
 def cpu_lion():
-    from deepspeed.ops.lion import DeepSpeedCPULion
+    def right(*args, **options):
+        import deepspeed
 
-    yield lion(DeepSpeedCPULion, parameters("cpu"))
+        if [int(n) for n in re.findall(r"\d+", deepspeed.__version__)[:3]] < [0, 19, 8]:
+            raise Uncompared("before 0.19.8 the steps of DeepSpeed's CPU Lion have wrong sizes")
+        return optimizer("lion", "DeepSpeedCPULion")(*args, **options)
+
+    yield lion(right, parameters("cpu"))
 
 
-def optimized(name, optimizer, of_torch, params):
+def optimized(name, ours, of_torch, params, decay=0.1):
     grads = gradients(params)
 
     def after(kind):
         mine = copies(params)
-        return trained(kind(mine, lr=1e-2, weight_decay=0.1), mine, grads)
+        return trained(kind(mine, lr=1e-2, weight_decay=decay), mine, grads)
 
-    return name + ", 5 steps", lambda: after(optimizer), lambda: after(of_torch), FLOAT
+    return name + ", 5 steps", lambda: after(ours), lambda: after(of_torch), FLOAT
 
 
 def fused_lamb():
@@ -130,12 +137,10 @@ def fused_lamb():
 
 
 def fused_lion():
-    from deepspeed.ops.lion import FusedLion
-
-    yield lion(FusedLion, parameters())
+    yield lion(optimizer("lion", "FusedLion"), parameters())
 
 
-def lion(optimizer, params):
+def lion(kind, params):
     """Algorithm 2 of arXiv 2302.06675: torch has no Lion."""
     grads, (lr, beta1, beta2, decay) = gradients(params), (1e-2, 0.9, 0.99, 0.1)
 
@@ -153,7 +158,7 @@ def lion(optimizer, params):
 
     def ours():
         mine = copies(params)
-        return trained(optimizer(mine, lr=lr, betas=(beta1, beta2), weight_decay=decay), mine, grads)
+        return trained(kind(mine, lr=lr, betas=(beta1, beta2), weight_decay=decay), mine, grads)
 
     def reference():
         found = []
