@@ -160,7 +160,7 @@ def adagrad(_):
         "cpu_adagrad",
         lambda p: DeepSpeedCPUAdagrad([p], lr=1e-2, weight_decay=1e-2).step(),
         lambda p: torch.optim.Adagrad([p], lr=1e-2, weight_decay=1e-2).step(),
-        (0, 19, 8),  # before, the numerator is without weight decay
+        (0, 19, 8),  # before, the numerator lacks weight decay
     )
 
 

@@ -88,7 +88,7 @@ def cpu_adam():
 
 
 def cpu_adagrad():
-    """Without weight decay, which the releases before 0.19.8 leave out of the numerator of a step."""
+    """Without weight decay: the numerator of a step lacks it in the releases before 0.19.8."""
     yield optimized("Adagrad", optimizer("adagrad", "DeepSpeedCPUAdagrad"), torch.optim.Adagrad, parameters("cpu"), decay=0)
 
 
