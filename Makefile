@@ -100,7 +100,7 @@ prove: bin/ci/prove ## prove the ops of RELEASE (latest) that have changed, over
 test: build bin/ci/engine ## what CI runs: real engine, real wheel, real nodes (without an engine, the tests that need none); or PART=fleet, remote, rest
 	FLAGS="$(FLAGS)" ci/test.sh $(PART)
 
-test-full: build bin/ci/engine ## the long proofs, in three hours: all, or PART="inside fleet"
+test-full: build bin/ci/engine ## the long proofs, in six hours: all, or PART="inside fleet"
 	FLAGS="$(FLAGS)" ci/full.sh $(PART)
 
 test-gpu: ## on a machine with a GPU: every kernel of both ABIs, compared with torch

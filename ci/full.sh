@@ -29,7 +29,7 @@ run() {
   for folder in $(grep -rliE "^func TestFull$1" --include='*_test.go' . | xargs -r dirname | sort -u); do
     local module=. package=$folder
     [[ $folder != ./ci/* ]] || module=ci package=./${folder#./ci/}
-    go test -C $module $FLAGS -vet=off -tags full -count=1 -v -parallel $(($(nproc) + 1)) -timeout 55m -run "(?i)^TestFull$1" "$package" || status=1
+    go test -C $module $FLAGS -vet=off -tags full -count=1 -v -parallel $(($(nproc) + 1)) -timeout 120m -run "(?i)^TestFull$1" "$package" || status=1
   done
   return $status
 }
