@@ -88,12 +88,13 @@ func (f *realFleet) writeEnv(t *testing.T, text string) {
 	}
 }
 
-// torchElsewhere adds a wheel of torch to an index: it has no files but one that leads to a folder with torch.
+// torchElsewhere adds a wheel of torch to an index: it has no files but one that leads to a folder with torch, by code, as a path
+// outside of an environment is rejected.
 func torchElsewhere(t *testing.T, x *wheelindex.Index, machine, site string) {
 	t.Helper()
 	stem, tag := "torch-"+nodes.DefaultTorch, "cp311-cp311-manylinux_2_28_"+machine
 	wheeltest.Write(t, filepath.Join(x.Dir, stem+"-"+tag+".whl"), map[string]string{
-		"torch_elsewhere.pth":        site + "\n",
+		"torch_elsewhere.pth":        fmt.Sprintf("import site; site.addsitedir(%q)\n", site),
 		stem + ".dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: " + nodes.DefaultTorch + "\n",
 		stem + ".dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "\n",
 	})
