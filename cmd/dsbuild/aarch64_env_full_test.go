@@ -128,7 +128,7 @@ func armPython311(t *testing.T, root, node string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	local := filepath.Join(root, "usr", "local", "lib", "python3.11", "dist-packages")
+	local := filepath.Join(root, "usr", "lib", "python3", "dist-packages") // not the first site-packages, which is the node's
 	bin := filepath.Join(node, "bin")
 	err = errors.Join(
 		os.MkdirAll(local, 0o755), os.MkdirAll(bin, 0o755),

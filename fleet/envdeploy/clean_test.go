@@ -37,11 +37,17 @@ func TestInterpreterIsAProgram(t *testing.T) {
 	opt := options(t, l, files, []*sshtest.Server{server}, h)
 	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
-	for name, end := range map[string]string{"a namespace": "", "a runtime that closes files": " 3<&-"} {
-		write("exec unshare -m sh -c 'mount --bind " + t.TempDir() + " " + server.Home + " && exec " + python + ` "$@"` + end + `' sh "$@"` + "\n")
+	site, err := exec.CommandContext(t.Context(), python, "-c", "import site; print(next(p for p in site.getsitepackages() if __import__('os').path.isdir(p)), end='')").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ folder, end string }{
+		"a namespace": {server.Home, ""}, "a runtime that closes files": {server.Home, " 3<&-"}, "other packages": {string(site), ""},
+	} {
+		write("exec unshare -m sh -c 'mount --bind " + t.TempDir() + " " + c.folder + " && exec " + python + ` "$@"` + c.end + `' sh "$@"` + "\n")
 		n := run(t, t.Context(), opt).Nodes[0]
-		if n.Status != report.Refused || !strings.Contains(n.Error, "runs in another file system") || n.Hint == "" || count.Puts.Load() > 0 {
-			t.Errorf("%s: %s %q, %d files sent", name, n.Status, n.Error, count.Puts.Load())
+		if want := "its " + c.folder + " is not the node's"; n.Status != report.Refused || !strings.Contains(n.Error, want) || n.Hint == "" || count.Puts.Load() > 0 {
+			t.Errorf("%s: %s %q, %d files sent; want %s, %q and none sent", name, n.Status, n.Error, count.Puts.Load(), report.Refused, want)
 		}
 		if entries, err := os.ReadDir(filepath.Join(server.Home, ".local")); err == nil {
 			t.Errorf("%s: the node has %v", name, entries)

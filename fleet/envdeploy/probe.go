@@ -137,8 +137,11 @@ func (n *nodeState) probe(ctx context.Context) error {
 		return errors.New("no list of environments from the node")
 	}
 	n.Facts, n.state, n.now = facts, got, got.Current
-	if !n.run.onlyVerify && !node.SeesFolder(ctx, n.Runner, got.SeenAt, got.Seen) {
+	switch {
+	case !n.run.onlyVerify && !node.SeesFolder(ctx, n.Runner, got.SeenAt, got.Seen):
 		n.Facts.Elsewhere, n.state.Writable = true, false
+	case facts.Elsewhere:
+		n.state.SeenAt = facts.SitePackages // of the interpreter
 	}
 	if got.Current != nil {
 		n.JobsOf = got.Current.Python
