@@ -123,10 +123,8 @@ func (n *nodeState) probe(ctx context.Context) error {
 	}}
 	facts, undone, err := node.ProbeWithFollowUp(ctx, n.Runner, program, look)
 	switch {
-	case err != nil:
-		return err
-	case undone != nil:
-		return undone
+	case err != nil || undone != nil:
+		return cmp.Or(err, undone)
 	case facts.MissingPython() != "" && n.brought != nil:
 		n.Facts, n.state = facts, n.brought.looked(n.run.opt.Lock.Name)
 		return nil
@@ -137,11 +135,10 @@ func (n *nodeState) probe(ctx context.Context) error {
 		return errors.New("no list of environments from the node")
 	}
 	n.Facts, n.state, n.now = facts, got, got.Current
-	switch {
-	case !n.run.onlyVerify && !node.SeesFolder(ctx, n.Runner, got.SeenAt, got.Seen):
-		n.Facts.Elsewhere, n.state.Writable = true, false
-	case facts.Elsewhere:
+	if facts.Elsewhere {
 		n.state.SeenAt = facts.SitePackages // of the interpreter
+	} else if !n.run.onlyVerify && !node.SeesFolder(ctx, n.Runner, got.SeenAt, got.Seen) {
+		n.Facts.Elsewhere, n.state.Writable = true, false
 	}
 	if got.Current != nil {
 		n.JobsOf = got.Current.Python
