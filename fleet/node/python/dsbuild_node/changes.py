@@ -14,9 +14,10 @@ import time
 
 from dsbuild_node.agent import SIGNALS, Gone, Orders, answer, serve
 from dsbuild_node.controller import REQUEST, emit
-from dsbuild_node.files import content, last_line
+from dsbuild_node.files import last_line
 from dsbuild_node.import_check import Failed
 from dsbuild_node.journal import last_entry
+from dsbuild_node.view import mounts
 
 PART = ".part"  # ends the name of an upload that is not whole
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
@@ -85,8 +86,7 @@ def exists(path):
 
 def mounted(folders):
     """The first mount point in one of these folders, or ""."""
-    for line in content("/proc/self/mountinfo", 1 << 24).splitlines():
-        at = os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1"))
+    for at, _ in mounts():
         if any((at + os.sep).startswith(folder + os.sep) for folder in folders):
             return at
     return ""

@@ -22,17 +22,20 @@ def unescape(s):
     return s
 
 
+def mounts():
+    """The mount points and the types of their file systems. Of two mounts on one point the later hides the earlier."""
+    for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
+        left, _, right = line.partition(" - ")
+        if len(left.split(" ")) >= 5 and " " in right:
+            yield unescape(left.split(" ")[4]), right.split(" ")[0]
+
+
 def mounted_type(path):
     """The type of the file system that holds path, or its nearest parent that exists."""
     path, best = os.path.realpath(path), ("", "")
-    for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
-        left, _, right = line.partition(" - ")
-        if len(left.split(" ")) < 5 or " " not in right:
-            continue
-        point = unescape(left.split(" ")[4])
-        # Of two mounts on one point the later hides the earlier.
+    for point, kind in mounts():
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
-            best = (point, right.split(" ")[0])
+            best = (point, kind)
     return best[1]
 
 
