@@ -41,10 +41,11 @@ func TestFullToolchainsArchs(t *testing.T) {
 // name without .so.
 func cuobjdump(t *testing.T, path string) map[string]string {
 	t.Helper()
+	program := filepath.Join(fulltools.Tools(t), "cuobjdump")
 	dir, found := unzipped(t, path), map[string]string{}
 	byNumber := func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }
 	for _, file := range sharedObjects(t, dir) {
-		sass, ptx := fulltools.DeviceCode(t, filepath.Join(dir, file), filepath.Join(fulltools.Tools(t), "cuobjdump"))
+		sass, ptx := fulltools.DeviceCode(t, filepath.Join(dir, file), program)
 		slices.SortFunc(sass, byNumber)
 		if len(ptx) > 0 {
 			sass = append(append(sass, "PTX"), slices.SortedFunc(slices.Values(ptx), byNumber)...)
