@@ -187,7 +187,8 @@ func digestsOf(file string) (map[string]string, error) {
 	}
 	defer archive.Close()
 	out := map[string]string{}
-	for _, f := range archive.File { // in the order of their names
+	slices.SortFunc(archive.File, func(a, b *zip.File) int { return strings.Compare(a.Name, b.Name) })
+	for _, f := range archive.File {
 		name, variant, _ := strings.Cut(path.Base(f.Name), ".") // libfused_adam_op.so, libfused_adam_op.cu13.so
 		name, is := strings.CutSuffix(name, "_op")
 		if !is || path.Ext(f.Name) != ".so" {
