@@ -15,8 +15,17 @@ import (
 
 // TestFullFleetProbeCost holds the probe to its price: at most three times the CPU time
 // of starting the node's Python and nvidia-smi. What is compared ran in pairs; the
-// best of a few medians counts, for other programs only ever make things slower.
+// best of a few medians counts, for other programs only ever make things slower. They run in a PID namespace of their own:
+// a probe looks at each process of the machine, and takes longer the more of them run Python.
 func TestFullFleetProbeCost(t *testing.T) {
+	if os.Getpid() != 1 {
+		out, err := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", os.Args[0],
+			"-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+		if t.Logf("%s", out); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
 	const pairs, tries, most = 41, 5, 3.0
 	n := meter{env: withSMI(t), python: os.Getenv("DSBUILD_BENCH_PYTHON")}
 	if n.python == "" {
@@ -30,7 +39,7 @@ func TestFullFleetProbeCost(t *testing.T) {
 			all = append(all, n.cost(t))
 		}
 		m := median(all)
-		t.Logf("a probe takes %s, the start of Python and nvidia-smi %s: %.2f times", m.probe, m.start, m.ratio())
+		t.Logf("result: a probe takes %s, the start of Python and nvidia-smi %s: %.2f times", m.probe, m.start, m.ratio())
 		if try == 0 || m.ratio() < best.ratio() {
 			best = m
 		}
