@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -249,5 +250,5 @@ type JournalEntry struct {
 
 // NewEntry returns the journal entry for a change of a node.
 func (r *Run) NewEntry(n *fleet.Node, do string) JournalEntry {
-	return JournalEntry{do, r.Fleet.Run, time.Now().UTC().Format(time.RFC3339), r.by, n.Host.Name}
+	return JournalEntry{do, r.Fleet.Run, node.Now(), r.by, n.Host.Name}
 }

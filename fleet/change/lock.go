@@ -74,7 +74,7 @@ func (r *Run) start(
 	}
 	request, err := node.MergeFields(script.Request, map[string]any{
 		"files": append([]Expected{}, files...), "look": look, // files is not null
-		"run": r.Fleet.Run, "label": FileLabel(n.Host.Name), "by": r.by, "at": time.Now().UTC().Format(time.RFC3339),
+		"run": r.Fleet.Run, "label": FileLabel(n.Host.Name), "by": r.by, "at": node.Now(),
 		"lock_s": wait.Seconds(),
 	})
 	if err != nil {

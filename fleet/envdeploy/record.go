@@ -2,9 +2,9 @@ package envdeploy
 
 import (
 	"context"
-	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 )
@@ -42,7 +42,7 @@ func (n *nodeState) record(ctx context.Context) error {
 	set := n.plan.Set
 	note := environmentNote{
 		Name: n.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: n.files.Packages,
-		Run: n.run.Fleet.Run, By: n.run.opt.By, At: time.Now().UTC().Format(time.RFC3339),
+		Run: n.run.Fleet.Run, By: n.run.opt.By, At: node.Now(),
 	}
 	for _, f := range refs(set) {
 		note.Files = append(note.Files, f.SHA256)

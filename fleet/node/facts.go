@@ -96,9 +96,12 @@ type Process struct {
 // Run is a run of dsbuild that changed an environment.
 type Run struct {
 	ID string `json:"run"`
-	At string `json:"at"` // RFC 3339, by the control node's clock
+	At string `json:"at"` // RFC 3339, by the control node's clock; see Now
 	By string `json:"by"` // user@host
 }
+
+// Now returns the time in RFC 3339, in UTC and with milliseconds: as text, too, a later run is after an earlier one of the same second.
+func Now() string { return time.Now().UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // maxName is how much of a user's name a message shows.
 const maxName = 80
