@@ -9,7 +9,7 @@ const maxWord = 255
 const (
 	// Letter is the distance of words that differ in one letter.
 	Letter = 2
-	// lookAlike is the distance of letters that people confuse.
+	// lookAlike is the distance of letters that people confuse, and of a zero too few or too many: gpu1 and gpu01.
 	lookAlike = 1
 )
 
@@ -23,7 +23,7 @@ func Nearest(word string, candidates []string) string {
 	best, bestDistance := "", limit+1
 	for _, c := range candidates {
 		// A long list of long names must not make an error slow.
-		if len(word) > maxWord || Letter*(len(c)-len(word)) >= bestDistance || Letter*(len(word)-len(c)) >= bestDistance {
+		if len(word) > maxWord || lookAlike*(len(c)-len(word)) >= bestDistance || lookAlike*(len(word)-len(c)) >= bestDistance {
 			continue
 		}
 		if d := Distance(word, c); d < bestDistance {
@@ -42,23 +42,31 @@ func DidYouMean(word string, candidates []string) string {
 }
 
 // Distance returns the edit distance of two words: Letter for each letter to insert, drop, replace
-// or swap with its neighbor, and less for letters that look alike.
+// or swap with its neighbor, and less for zeros and for letters that look alike.
 func Distance(a, b string) int {
 	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j * Letter
+	for j := range len(b) {
+		row[j+1] = row[j] + omission(b[j])
 	}
 	for i := range len(a) {
 		before, above, row = above, row, before
-		row[0] = (i + 1) * Letter
+		row[0] = above[0] + omission(a[i])
 		for j := range len(b) {
-			row[j+1] = min(above[j]+replacement(a[i], b[j]), above[j+1]+Letter, row[j]+Letter)
+			row[j+1] = min(above[j]+replacement(a[i], b[j]), above[j+1]+omission(a[i]), row[j]+omission(b[j]))
 			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] && a[i] != b[j] {
 				row[j+1] = min(row[j+1], before[j-1]+Letter)
 			}
 		}
 	}
 	return row[len(b)]
+}
+
+// omission is the cost of one letter more or less.
+func omission(c byte) int {
+	if c == '0' {
+		return lookAlike
+	}
+	return Letter
 }
 
 // replacement is the cost of replacing one letter by another.

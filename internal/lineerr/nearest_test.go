@@ -20,6 +20,8 @@ func TestNearest(t *testing.T) {
 		{"a100", []string{"A10", "A100"}, "A100"},
 		{"l40", []string{"L4", "L40"}, "L40"},
 		{"H1OO", []string{"H10", "H100"}, "H100"},
+		{"gpu1", []string{"cpu1", "gpu01", "gpu02"}, "gpu01"},
+		{"node0010", []string{"node0001", "node010", "node011"}, "node010"},
 		{"no_cache", []string{"no-cache"}, "no-cache"},
 		{"v5", []string{"v2", "v3", "v4"}, ""},
 		{"x", []string{"y"}, ""},
