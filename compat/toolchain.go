@@ -96,6 +96,7 @@ type Op struct {
 	Until        string         `json:"until,omitempty"`    // first release that no longer has it
 	Needs        Needs          `json:"needs"`
 	Faults       []Fault        `json:"faults,omitempty"`  // releases in whose sources it cannot be built
+	Wrong        []Fault        `json:"wrong,omitempty"`   // releases in which it computes wrong numbers
 	Also         []string       `json:"also,omitempty"`    // other names that people use for it
 	Implies      []string       `json:"implies,omitempty"` // ops that DeepSpeed adds to it
 	Incompatible []Incompatible `json:"incompatible,omitempty"`
@@ -145,7 +146,7 @@ func (o Op) ToolkitParts() []string {
 	return appendMissing(o.Needs.Toolkit, o.Overrides.Toolkit)
 }
 
-// Fault is a reason why an op cannot be built in some releases of DeepSpeed.
+// Fault is what is wrong with an op in some releases of DeepSpeed.
 type Fault struct {
 	Span
 	Why string `json:"why"`
