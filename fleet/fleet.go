@@ -6,10 +6,8 @@ package fleet
 
 import (
 	"context"
-	"crypto/rand"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -55,15 +53,16 @@ type Fleet struct {
 	opt      Options
 	progress *progress // nil unless nodes are at work
 	outside  []*Node   // of Outside
+	logs     *logFolder
 }
 
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Fleet {
-	f := &Fleet{opt: opt, Run: time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])}
-	logs := newLogFolder(opt, f.Run)
+	f := &Fleet{opt: opt, Run: NewRunName()}
+	f.logs = newLogFolder(opt, f.Run)
 	for _, h := range opt.Hosts {
 		f.Nodes = append(f.Nodes, &Node{
-			Host: h, Log: logs.newLog(h), Status: report.Skipped, Seconds: map[string]float64{}, fleet: f,
+			Host: h, Log: f.logs.newLog(h), Status: report.Skipped, Seconds: map[string]float64{}, fleet: f,
 		})
 	}
 	return f
@@ -76,6 +75,9 @@ func (f *Fleet) Close() {
 	}
 	if c, ok := f.opt.Dialer.(io.Closer); ok {
 		c.Close() //nolint:errcheck // no node needs it any more
+	}
+	if f.logs.release != nil {
+		f.logs.release()
 	}
 }
 

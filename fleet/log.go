@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/filelock"
 	"github.com/dsbuild/dsbuild/internal/secrets"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -45,6 +48,8 @@ type logFolder struct {
 	told   func(error)  // called with each write error
 	detail func(format string, args ...any)
 	names  map[string]bool // file names, in lower case: some file systems ignore case
+
+	release func() // of HoldRun, or nil
 }
 
 func newLogFolder(opt Options, run string) *logFolder {
@@ -56,11 +61,11 @@ func newLogFolder(opt Options, run string) *logFolder {
 	if b.failed && b.dir != "" {
 		b.dir = filepath.Join(b.dir, run)
 	}
-	b.create = sync.OnceValue(func() error {
-		err := os.MkdirAll(b.dir, 0o700)
-		if err == nil && b.failed {
-			PruneRuns(filepath.Dir(b.dir), keptRuns)
+	b.create = sync.OnceValue(func() (err error) {
+		if !b.failed {
+			return os.MkdirAll(b.dir, 0o700)
 		}
+		b.release, err = HoldRun(b.dir, keptRuns)
 		return err
 	})
 	var once sync.Once
@@ -96,19 +101,33 @@ func (b *logFolder) fileName(of string) string {
 	return safe + ".log"
 }
 
-// runName matches the name that New gives to a run. The name of a job follows that of its run.
+// runName matches the name of a run. The name of a job follows that of its run.
 var runName = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}(-.*)?$`)
 
-// PruneRuns removes the folders of all but the newest runs.
-func PruneRuns(dir string, keep int) {
-	entries, err := os.ReadDir(dir) // sorted by name, therefore by time
-	if err != nil {
-		return
+// NewRunName returns a name for a run that begins now.
+func NewRunName() string {
+	return time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])
+}
+
+// HoldRun creates the folder of a run, and removes those beside it of all but the newest keep runs, and of runs that still
+// hold theirs. The caller releases it when the run has ended.
+func HoldRun(dir string, keep int) (release func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
+	if release, err = filelock.Take(context.Background(), dir, filelock.Options{}); err != nil {
+		return nil, err
+	}
+	entries, _ := os.ReadDir(filepath.Dir(dir)) //nolint:errcheck // the next run removes them
 	runs := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() || !runName.MatchString(e.Name()) })
-	for _, e := range runs[:max(0, len(runs)-keep)] {
-		os.RemoveAll(filepath.Join(dir, e.Name())) //nolint:errcheck // the next run removes it
+	for _, e := range runs[:max(0, len(runs)-keep)] { // sorted by name, therefore by time
+		old := filepath.Join(filepath.Dir(dir), e.Name())
+		if free, err := filelock.Take(context.Background(), old, filelock.Options{}); err == nil {
+			os.RemoveAll(old) //nolint:errcheck // the next run removes it
+			free()
+		}
 	}
+	return release, nil
 }
 
 // Log is the log of one node: its commands and its output.

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/adrg/xdg"
@@ -162,10 +160,12 @@ func startJob(
 	}
 	logs := f.logs
 	if logs == "" {
-		base := filepath.Join(xdg.StateHome, "dsbuild", "jobs")
-		fleet.PruneRuns(base, keptJobs-1)
-		run := time.Now().Format("20060102T150405") + "-" + strings.ToLower(rand.Text()[:6])
-		logs = filepath.Join(base, run+"-"+job.Name)
+		logs = filepath.Join(xdg.StateHome, "dsbuild", "jobs", fleet.NewRunName()+"-"+job.Name)
+		release, err := fleet.HoldRun(logs, keptJobs)
+		if err != nil {
+			return err
+		}
+		defer release()
 	}
 	report, err := jobrunner.Run(ctx, jobrunner.Options{
 		Job: job, Machines: machines, Env: env, Logs: logs, Grace: f.grace, Report: a.reporter,

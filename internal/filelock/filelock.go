@@ -42,23 +42,31 @@ func (e *HeldError) Error() string {
 func (e *HeldError) Hint() string { return "wait until it ends, or end it, and rerun the command" }
 
 const (
-	// fileName is the file that is locked instead of its directory where directories cannot be locked: NFS locks only
-	// files that are open for writing, and Windows cannot lock directories.
+	// fileName is the file that is locked for its directory. Network file systems lock files for all machines, and
+	// directories for one alone: nfs_dir_operations of Linux, for one, has no flock.
 	fileName = ".dsbuild.lock"
 	pause    = 20 * time.Millisecond
 )
 
-// Take takes the lock of a file, which it creates for this user alone, or of an existing directory. The caller releases it.
+// Take takes the lock of a file, which it creates for this user alone, or of an existing directory. In a directory it
+// creates the file .dsbuild.lock; if this user may not, it locks that of another user, or the directory itself. The caller
+// releases the lock.
 func Take(ctx context.Context, path string, opt Options) (release func(), err error) {
-	lock := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		lock = flock.New(path, flock.SetFlag(os.O_RDONLY))
-		if release, err = take(ctx, lock, opt); err == nil || ctx.Err() != nil || errors.As(err, new(*HeldError)) {
-			return release, err
-		}
-		lock = flock.New(filepath.Join(path, fileName), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return take(ctx, flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600)), opt)
 	}
-	return take(ctx, lock, opt)
+	file := filepath.Join(path, fileName)
+	for _, lock := range []*flock.Flock{
+		flock.New(file, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644)),
+		flock.New(file, flock.SetFlag(os.O_RDONLY)),
+		flock.New(path, flock.SetFlag(os.O_RDONLY)),
+	} {
+		if release, err = take(ctx, lock, opt); err == nil || ctx.Err() != nil || errors.As(err, new(*HeldError)) {
+			break
+		}
+	}
+	return release, err
 }
 
 func take(ctx context.Context, lock *flock.Flock, opt Options) (release func(), err error) {

@@ -15,8 +15,16 @@ import (
 )
 
 func TestTake(t *testing.T) {
-	dir := t.TempDir()
-	for _, path := range []string{dir, filepath.Join(dir, "file.lock")} {
+	dir, sealed, others := t.TempDir(), t.TempDir(), t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(others, ".dsbuild.lock"), nil, 0o400), os.Chmod(others, 0o555), os.Chmod(sealed, 0o555)); err != nil {
+		t.Fatal(err)
+	}
+	for path, locked := range map[string]string{
+		dir: "/.dsbuild.lock", filepath.Join(dir, "file.lock"): "", sealed: "", others: "/.dsbuild.lock",
+	} {
+		if os.Getuid() == 0 && path == sealed {
+			continue // root may write there
+		}
 		alone, shared := filelock.Options{}, filelock.Options{Shared: true}
 		for name, c := range map[string]struct {
 			first, second filelock.Options
@@ -35,7 +43,7 @@ func TestTake(t *testing.T) {
 			if (err == nil) != c.both {
 				t.Errorf("%s, %s: %v, want both: %t", path, name, err, c.both)
 			}
-			want := fmt.Sprintf("%s is locked by process %d (", path, os.Getpid())
+			want := fmt.Sprintf("%s is locked by process %d (", path+locked, os.Getpid())
 			if held := (*filelock.HeldError)(nil); err != nil && (!errors.As(err, &held) || !strings.HasPrefix(err.Error(), want) || fault.Hint(err) == "") {
 				t.Errorf("%s, %s: %v, want %s", path, name, err, want)
 			}
