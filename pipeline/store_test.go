@@ -136,20 +136,24 @@ func TestPlaceAndPutAtOnce(t *testing.T) {
 	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), ": OK") != 12*3 {
 		t.Errorf("%v\n%s", err, text)
 	}
-	if left, err := os.ReadDir(s.Dir); err != nil || len(left) != 12 {
+	if left, err := filepath.Glob(s.Dir + "/*"); err != nil || len(left) != 12+1 { // and .dsbuild.lock
 		t.Errorf("%v, %v", left, err)
 	}
 }
 
 func TestStorePrunes(t *testing.T) {
 	s := Store{Dir: t.TempDir(), Keep: 2}
+	killed, running, old := filepath.Join(s.Dir, ".new-1"), filepath.Join(s.Dir, ".new-2"), time.Now().Add(-25*time.Hour)
+	if err := errors.Join(os.MkdirAll(filepath.Join(killed, "a"), 0o700), os.Mkdir(running, 0o700), os.Chtimes(killed, old, old)); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 4 {
 		if err := s.Put(t.Context(), fmt.Sprint("d", i), artifact(t, fmt.Sprint("d", i), "a-1.whl", "bytes")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if left, err := os.ReadDir(s.Dir); err != nil || len(left) != 2 {
-		t.Errorf("%v, %v", left, err)
+	if left, err := filepath.Glob(s.Dir + "/*"); err != nil || len(left) != 4 {
+		t.Errorf("%v, %v; want .dsbuild.lock, .new-2 and two wheels", left, err)
 	}
 }
 

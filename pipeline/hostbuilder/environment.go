@@ -74,12 +74,17 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 		return err
 	}
 	images := append([]pipeline.Image{pipeline.Toolchain}, slices.Sorted(maps.Keys(r.plan.Environments))...)
+	now := time.Now()
 	for _, image := range images {
 		e, err := r.entryOf(r.plan.Environment(image))
 		if err != nil {
 			return err
 		}
-		if r.entries[image] = e; !e.isComplete() {
+		r.entries[image] = e
+		_ = os.Chtimes(e.dir, now, now) // only the order of pruning hangs on it
+	}
+	for _, image := range images {
+		if e := r.entries[image]; !e.isComplete() {
 			r.pruneEnvironments()
 			if err := r.checkNvcc(ctx, e); err != nil {
 				return err
@@ -131,7 +136,7 @@ func (r *run) prepareEnvironment(ctx context.Context, e entry) error {
 		}
 		if e.isComplete() {
 			r.closers = append(r.closers, unlock)
-			break
+			return nil
 		}
 		unlock()
 		if unlock, err = filelock.Take(ctx, lock, r.waiting(false, why)); err != nil {
@@ -143,9 +148,6 @@ func (r *run) prepareEnvironment(ctx context.Context, e entry) error {
 			return err
 		}
 	}
-	now := time.Now()
-	_ = os.Chtimes(e.dir, now, now) // only the order of pruning hangs on it
-	return nil
 }
 
 // makeEnvironments makes both environments of an entry, or none if one fails. The caller holds

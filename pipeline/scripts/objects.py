@@ -150,14 +150,16 @@ class Objects:
 
     def _place(self, variant, outputs):
         try:
-            results = [gzip.decompress(self._path(name, ".gz").read_bytes()) for name in variant["results"]]
-        except (OSError, EOFError, ValueError):
+            kept = [self._path(name, ".gz") for name in variant["results"]]
+            results = [gzip.decompress(path.read_bytes()) for path in kept]
+            for path in kept:
+                os.utime(path)
+        except (OSError, EOFError, ValueError):  # another build may prune meanwhile
             return False
         if [digest(data) for data in results] != variant["results"] or len(results) != len(outputs):
             return False  # damaged
-        for name, data, path in zip(variant["results"], results, outputs):
+        for data, path in zip(results, outputs):
             pathlib.Path(path).write_bytes(data)
-            os.utime(self._path(name, ".gz"))
         return True
 
 

@@ -256,7 +256,10 @@ func (n *night) build(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	n.state.dropOldBuilds(names, n.Keep)
-	return os.RemoveAll(staging)
+	if err := os.RemoveAll(staging); err != nil {
+		n.Options.Report.Warn("cannot remove the files of this night's builds: %v", err)
+	}
+	return nil
 }
 
 // recordBuild keeps a build or records its failure.
@@ -381,8 +384,6 @@ func (n *night) finish(context.Context) error {
 		return err
 	}
 	var err error
-	if r.Pruned, err = n.state.removeUnknown(); err != nil {
-		return err
-	}
-	return r.writeFiles()
+	r.Pruned, err = n.state.removeUnknown()
+	return errors.Join(err, r.writeFiles())
 }

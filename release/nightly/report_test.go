@@ -173,7 +173,7 @@ func TestKeptBuildsServeAgain(t *testing.T) {
 		t.Errorf("a build of another wheel: %d", got)
 	}
 	b := s.makeNewest(name, 1, "tonight")
-	if b.Night != "tonight" || s.Builds[name][0].Request != "request b" || len(s.Builds[name]) != 3 || s.Builds[name][1].Request != "request a" {
+	if b.Night != "tonight" || s.Builds[name][0].Request != "request b" || len(s.Builds[name]) != 2 || s.Builds[name][1].Request != "request c" {
 		t.Errorf("%+v", s.Builds[name])
 	}
 	if b := s.makeNewest(name, 0, "later"); b.Night != "tonight" {

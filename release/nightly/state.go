@@ -109,15 +109,14 @@ func (s *state) findBuild(name, request, plan string) int {
 	})
 }
 
-// makeNewest makes a kept build the newest of its wheel.
+// makeNewest makes a kept build the newest of its wheel. It drops the newer ones, whose sources were taken back: the index
+// would offer them before this one.
 func (s *state) makeNewest(name string, i int, night string) Build {
-	all := s.Builds[name]
-	b := all[i]
 	if i > 0 {
-		b.Night = night
+		s.Builds[name] = s.Builds[name][i:]
+		s.Builds[name][0].Night = night
 	}
-	s.Builds[name] = slices.Concat([]Build{b}, all[:i], all[i+1:])
-	return b
+	return s.Builds[name][0]
 }
 
 // buildFolder returns a build's directory, relative to the nightly's.
