@@ -247,7 +247,7 @@ func (b *builder) decideProcesses() {
 	case j.Kind == JAX:
 		j.CPUs = 3
 	case j.GPUs > 0:
-		j.CPUs = 4*j.Procs + 2
+		j.CPUs = 4*j.GPUs + 2
 	default:
 		j.CPUs = j.Procs + 2
 	}

@@ -22,7 +22,7 @@ func (f *networkFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.IndexURL, "index-url", "",
 		"`URL` Package index (default: UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL)")
 	flags.StringArrayVar(&f.ExtraIndexURLs, "extra-index-url", nil,
-		"`URL` Additional package index; repeatable (default: UV_INDEX, UV_EXTRA_INDEX_URL and PIP_EXTRA_INDEX_URL)")
+		"`URL` Additional package index; repeatable (default: UV_INDEX, UV_EXTRA_INDEX_URL or PIP_EXTRA_INDEX_URL)")
 	flags.StringVar(&f.CA, "ca", "", "`FILE` Additional CA certificates (default: SSL_CERT_FILE)")
 	inGroup(cmd, groupIndex, "index-url", "extra-index-url", "ca")
 }

@@ -140,7 +140,7 @@ const variables = "| variable | means |\n|---|---|\n" +
 
 // ownFiles is the table of the files that dsbuild keeps.
 func ownFiles() string {
-	return "On the control node:\n\n| directory | content |\n|---|---|\n" +
+	return "On a Linux control node:\n\n| directory | content |\n|---|---|\n" +
 		"| `~/.cache/dsbuild/wheels` | finished wheels, by plan digest |\n" +
 		"| `~/.cache/dsbuild/sums` | hashes of environments' wheels, and what they need on a node |\n" +
 		"| `~/.cache/dsbuild/env`, `~/.cache/dsbuild/pip` | wheels of environments; pip for nodes without one |\n" +

@@ -5,8 +5,10 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,7 +32,10 @@ type wheelsWorkflow struct {
 				Include []struct{ Name, Machine, Flags string }
 			}
 		}
-		Steps []struct{ Name, Run string }
+		Steps []struct {
+			Name, Run string
+			With      struct{ Name, Pattern string }
+		}
 	}
 }
 
@@ -115,6 +120,24 @@ func pythonAndUV(t *testing.T) (py, uv string, err error) {
 		return "", "", fmt.Errorf("no uv: %w", err)
 	}
 	return py, u.Program(), nil
+}
+
+// The release has the artifacts of all builds, and only those.
+func TestReleaseTakesAllPublicWheels(t *testing.T) {
+	w := readWheelsWorkflow(t)
+	taken := map[string]bool{}
+	for _, fetch := range w.Jobs["release"].Steps {
+		for _, job := range []string{"prove", "build"} {
+			for _, upload := range w.Jobs[job].Steps {
+				if is, err := path.Match(fetch.With.Pattern, upload.With.Name); err != nil || is && upload.With.Name != "" {
+					taken[upload.With.Name] = true
+				}
+			}
+		}
+	}
+	if want := map[string]bool{"wheel-${{ matrix.name }}": true}; !maps.Equal(taken, want) {
+		t.Errorf("the release fetches %v, want %v", taken, want)
+	}
 }
 
 // Each public wheel is one file for every torch from 2.10 on, and has the kind that its name says.
