@@ -109,8 +109,8 @@ func NewRunName() string {
 	return time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])
 }
 
-// HoldRun creates the folder of a run, and removes those beside it of all but the newest keep runs, and of runs that still
-// hold theirs. The caller releases it when the run has ended.
+// HoldRun creates the folder of a run. Of the other folders of runs there, it keeps the newest, and those that a run still
+// holds. The caller releases the folder when its run has ended.
 func HoldRun(dir string, keep int) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
