@@ -141,7 +141,7 @@ type need struct{ op, why, key string }
 func (c config) neededOps() []need {
 	const zero = "zero_optimization."
 	var all []need
-	optimizer, param := c.textOf(zero+"offload_optimizer.device"), c.textOf(zero+"offload_param.device")
+	optimizer := c.textOf(zero + "offload_optimizer.device")
 	offloaded := optimizer == "cpu" || optimizer == "nvme"
 	kind := strings.ToLower(c.textOf("optimizer.type"))
 	if offloaded {
@@ -158,9 +158,9 @@ func (c config) neededOps() []need {
 			all = append(all, need{op, "the optimizer " + c.textOf("optimizer.type"), "optimizer.type"})
 		}
 	}
-	for _, p := range []pair{{"offload_optimizer", optimizer}, {"offload_param", param}} {
-		if p.value == "nvme" && !slices.ContainsFunc(all, func(n need) bool { return n.op == "async_io" }) {
-			all = append(all, need{"async_io", "NVMe offload", zero + p.key + ".device"})
+	for _, key := range []string{zero + "offload_optimizer.device", zero + "offload_param.device"} {
+		if c.textOf(key) == "nvme" && !slices.ContainsFunc(all, func(n need) bool { return n.op == "async_io" }) {
+			all = append(all, need{"async_io", "NVMe offload", key})
 		}
 	}
 	return all

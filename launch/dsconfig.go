@@ -248,7 +248,44 @@ func (b *builder) completeBatch() {
 	ds.TrainBatch, ds.MicroBatch, ds.Accumulation = rule.train, rule.micro, rule.acc
 }
 
-// text writes the configuration as JSON. The order of the keys is for human readers.
+// renderedConfig is a rendered configuration. The order of the keys is for human readers. A value of type any may be "auto".
+type renderedConfig struct {
+	TrainBatch   any      `json:"train_batch_size,omitempty"`
+	MicroBatch   any      `json:"train_micro_batch_size_per_gpu,omitempty"`
+	Accumulation any      `json:"gradient_accumulation_steps,omitempty"`
+	Clipping     any      `json:"gradient_clipping"`
+	BF16         *enabled `json:"bf16,omitempty"`
+	FP16         *enabled `json:"fp16,omitempty"`
+	Optimizer    struct {
+		Type   string `json:"type"`
+		Params struct {
+			LR          any `json:"lr"`
+			Betas       any `json:"betas"`
+			Eps         any `json:"eps"`
+			WeightDecay any `json:"weight_decay"`
+		} `json:"params"`
+	} `json:"optimizer"`
+	Zero struct {
+		Stage        int      `json:"stage"`
+		Overlap      bool     `json:"overlap_comm,omitempty"`
+		Contiguous   bool     `json:"contiguous_gradients,omitempty"`
+		GatherOnSave bool     `json:"stage3_gather_16bit_weights_on_model_save,omitempty"`
+		Optimizer    *offload `json:"offload_optimizer,omitempty"`
+		Param        *offload `json:"offload_param,omitempty"`
+	} `json:"zero_optimization"`
+}
+
+type enabled struct {
+	Enabled any `json:"enabled"`
+}
+
+type offload struct {
+	Device    string `json:"device"`
+	PinMemory bool   `json:"pin_memory"`
+	NVMePath  string `json:"nvme_path,omitempty"`
+}
+
+// text writes the configuration as JSON.
 func (ds DSConfig) text() string {
 	orAuto := func(v any) any {
 		if ds.Auto {
@@ -256,88 +293,39 @@ func (ds DSConfig) text() string {
 		}
 		return v
 	}
-	var c object
-	for _, number := range []struct {
-		key   string
-		value int
-	}{
-		{"train_batch_size", ds.TrainBatch},
-		{"train_micro_batch_size_per_gpu", ds.MicroBatch},
-		{"gradient_accumulation_steps", ds.Accumulation},
-	} {
-		switch {
-		case number.value > 0:
-			c = append(c, pair{number.key, number.value})
-		case ds.Auto:
-			c = append(c, pair{number.key, "auto"})
+	number := func(n int) any {
+		if n > 0 {
+			return n
+		}
+		return orAuto(nil)
+	}
+	var c renderedConfig
+	c.TrainBatch, c.MicroBatch, c.Accumulation = number(ds.TrainBatch), number(ds.MicroBatch), number(ds.Accumulation)
+	c.Clipping = orAuto(1.0)
+	switch ds.Precision {
+	case "bf16":
+		c.BF16 = &enabled{true}
+	case "fp16":
+		c.FP16 = &enabled{true}
+	case "":
+		c.BF16, c.FP16 = &enabled{"auto"}, &enabled{"auto"}
+	}
+	c.Optimizer.Type = "AdamW"
+	adam := &c.Optimizer.Params
+	adam.LR, adam.Betas, adam.Eps, adam.WeightDecay = orAuto(5e-5), orAuto([]float64{0.9, 0.999}), orAuto(1e-8), orAuto(0.0)
+	c.Zero.Stage, c.Zero.GatherOnSave = ds.Stage, ds.Stage == 3
+	c.Zero.Overlap, c.Zero.Contiguous = ds.Stage >= 2, ds.Stage >= 2
+	if ds.Offload != "none" {
+		c.Zero.Optimizer = &offload{Device: ds.Offload, PinMemory: true}
+		if ds.Offload == "nvme" {
+			c.Zero.Optimizer.NVMePath = ds.NVMePath
+		}
+		if ds.Stage == 3 {
+			c.Zero.Param = c.Zero.Optimizer
 		}
 	}
-	c = append(c, pair{"gradient_clipping", orAuto(1.0)})
-	for _, p := range []string{"bf16", "fp16"} {
-		switch {
-		case p == ds.Precision:
-			c = append(c, pair{p, object{{"enabled", true}}})
-		case ds.Precision == "":
-			c = append(c, pair{p, object{{"enabled", "auto"}}})
-		}
-	}
-	c = append(c,
-		pair{"optimizer", object{{"type", "AdamW"}, {"params", object{
-			{"lr", orAuto(5e-5)}, {"betas", orAuto([]float64{0.9, 0.999})}, {"eps", orAuto(1e-8)}, {"weight_decay", orAuto(0.0)},
-		}}}},
-		pair{"zero_optimization", ds.zeroObject()},
-	)
-	var out bytes.Buffer
-	c.write(&out, "")
-	return out.String() + "\n"
-}
-
-// zeroObject returns the ZeRO section.
-func (ds DSConfig) zeroObject() object {
-	zero := object{{"stage", ds.Stage}}
-	if ds.Stage >= 2 {
-		zero = append(zero, pair{"overlap_comm", true}, pair{"contiguous_gradients", true})
-	}
-	if ds.Stage == 3 {
-		zero = append(zero, pair{"stage3_gather_16bit_weights_on_model_save", true})
-	}
-	if ds.Offload == "none" {
-		return zero
-	}
-	where := object{{"device", ds.Offload}, {"pin_memory", true}}
-	if ds.Offload == "nvme" {
-		where = append(where, pair{"nvme_path", ds.NVMePath})
-	}
-	zero = append(zero, pair{"offload_optimizer", where})
-	if ds.Stage == 3 {
-		zero = append(zero, pair{"offload_param", where})
-	}
-	return zero
-}
-
-// object is a JSON object with ordered keys.
-type object []pair
-
-type pair struct {
-	key   string
-	value any
-}
-
-func (o object) write(out *bytes.Buffer, indent string) {
-	out.WriteString("{\n")
-	for i, p := range o {
-		fmt.Fprintf(out, "%s  %s: ", indent, jsonText(p.key))
-		if inner, ok := p.value.(object); ok {
-			inner.write(out, indent+"  ")
-		} else {
-			out.WriteString(jsonText(p.value))
-		}
-		if i < len(o)-1 {
-			out.WriteByte(',')
-		}
-		out.WriteByte('\n')
-	}
-	out.WriteString(indent + "}")
+	text, _ := json.MarshalIndent(c, "", "  ") //nolint:errcheck // plain values always marshal
+	return string(text) + "\n"
 }
 
 // jsonText writes a plain value as JSON.
