@@ -49,7 +49,7 @@ type Sign struct {
 	Source string   `json:"source"`
 }
 
-// matcher is an expression of a sign. Every match contains literal, which a finder searches for.
+// matcher is an expression of a sign. Every match contains literal, which is faster to search for.
 type matcher struct {
 	literal string
 	expr    *regexp.Regexp
@@ -66,16 +66,11 @@ type signTable struct {
 	signs     []*Sign
 	matchers  []matcher
 	exception *Sign
-	// For each literal, its rarest pair of bytes is searched for. pairs has the list of literals by pair, from 1.
-	pairs []uint8
-	lists [][]literalAt
+	starts    [256][256][]int // the matchers by the first two bytes of their literal
 }
 
-// literalAt is a matcher, and where the pair is in its literal.
-type literalAt struct{ matcher, at int }
-
 var readTable = sync.OnceValue(func() *signTable {
-	t := &signTable{pairs: make([]uint8, 1<<16)}
+	t := &signTable{}
 	if err := json.Unmarshal(signsFile, &t.signs); err != nil {
 		panic(err) // the file is part of the program
 	}
@@ -86,7 +81,10 @@ var readTable = sync.OnceValue(func() *signTable {
 			if err != nil {
 				panic(err)
 			}
-			t.addMatcher(matcher{required(parsed), expr, s})
+			m := matcher{required(parsed), expr, s}
+			start := &t.starts[m.literal[0]][m.literal[1]]
+			*start = append(*start, len(t.matchers))
+			t.matchers = append(t.matchers, m)
 		}
 		if s.ID == exceptionID {
 			t.exception = s
@@ -144,39 +142,13 @@ func (s *Sign) Advice() string {
 	return s.Hint + "; run '" + s.Prevent + "'"
 }
 
-// addMatcher adds an expression, found by the pair of its literal that is rarest in English.
-func (t *signTable) addMatcher(m matcher) {
-	rarity := func(pair string) int { return strings.Index(common, pair[:1]) + strings.Index(common, pair[1:]) }
-	at := 0
-	for i := range len(m.literal) - 1 {
-		if rarity(m.literal[i:i+2]) < rarity(m.literal[at:at+2]) {
-			at = i
-		}
-	}
-	key := uint16(m.literal[at])<<8 | uint16(m.literal[at+1])
-	if t.pairs[key] == 0 {
-		t.lists = append(t.lists, nil)
-		t.pairs[key] = uint8(len(t.lists)) //nolint:gosec // a test counts them
-	}
-	list := &t.lists[t.pairs[key]-1]
-	*list = append(*list, literalAt{len(t.matchers), at})
-	t.matchers = append(t.matchers, m)
-}
-
-// common are the letters of logs, the rarest first; all other bytes are rarer.
-const common = "qzjxkvybw_gpfhmuld/:.0cr1sniaote "
-
 // find returns the first sign of a line, or nil.
 func (t *signTable) find(line string) *Sign {
 	var found []int
-	for i := 0; i+1 < len(line); i++ {
-		list := t.pairs[uint16(line[i])<<8|uint16(line[i+1])]
-		if list == 0 {
-			continue
-		}
-		for _, l := range t.lists[list-1] {
-			if i >= l.at && strings.HasPrefix(line[i-l.at:], t.matchers[l.matcher].literal) {
-				found = append(found, l.matcher)
+	for i := range len(line) - 1 {
+		for _, m := range t.starts[line[i]][line[i+1]] {
+			if strings.HasPrefix(line[i:], t.matchers[m].literal) {
+				found = append(found, m)
 			}
 		}
 	}
