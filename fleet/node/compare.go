@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -165,6 +166,30 @@ type Deviation struct {
 	Most  int     // how many nodes agree with the norm
 	Of    int     // how many nodes dsbuild compared
 	Tie   []Value // without a norm: the values that compete; equally many nodes have the first ones
+}
+
+// maxSides is how many sides of a tie a sentence names.
+const maxSides = 4
+
+// Describe describes the deviation: the node's value, and the majority's or, in a tie, each side's. names are the names of
+// the compared nodes.
+func (d Deviation) Describe(names []string) string {
+	what := Title(d.What)
+	if d.Tie == nil {
+		has := what + " " + d.Value
+		if d.Value == "" {
+			has = "no " + what
+		}
+		return fmt.Sprintf("%s, but %d of %s have %s", has, d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
+	}
+	sides := lists.Map(d.Tie[:min(len(d.Tie), maxSides)], func(side Value) string {
+		with := lists.Map(side.Nodes, func(at int) string { return names[at] })
+		return fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), ui.FoldShort(with))
+	})
+	if more := len(d.Tie) - maxSides; more > 0 {
+		sides = append(sides, fmt.Sprintf("%d others", more))
+	}
+	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
 }
 
 // Deviations returns for each node the properties with Must in which it differs from the norm.

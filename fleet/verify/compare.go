@@ -335,41 +335,16 @@ func compareAll(group []*nodeState, properties []node.Property, try func(*nodeSt
 	for i, n := range group {
 		facts[i], votes[i] = *n.Facts, !n.runsOther
 	}
+	names := lists.Map(group, func(n *nodeState) string { return n.Host.Name })
 	for i, deviations := range node.Deviations(facts, properties, votes) {
 		for _, d := range deviations {
 			n := group[i]
 			reported := d.What == "deepspeed" && n.Facts.DeepSpeed == nil || d.What == "cuda" && n.Facts.Torch == ""
 			if !reported {
-				n.differ(try(n, d), "%s", inWords(group, d))
+				n.differ(try(n, d), "%s", d.Describe(names))
 			}
 		}
 	}
-}
-
-// maxSides is how many sides of a tie a sentence names.
-const maxSides = 4
-
-// inWords describes a deviation: the node's value, and the majority's or, in a tie, the values of
-// each side.
-func inWords(group []*nodeState, d node.Deviation) string {
-	what := node.Title(d.What)
-	if d.Tie == nil {
-		has := what + " " + d.Value
-		if d.Value == "" {
-			has = "no " + what
-		}
-		return fmt.Sprintf("%s, but %d of %s have %s", has, d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
-	}
-	var sides []string
-	for _, side := range d.Tie[:min(len(d.Tie), maxSides)] {
-		// Name the nodes at the given indexes of a group, folded.
-		names := lists.Map(side.Nodes, func(at int) string { return group[at].Host.Name })
-		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), ui.FoldShort(names)))
-	}
-	if more := len(d.Tie) - maxSides; more > 0 {
-		sides = append(sides, fmt.Sprintf("%d others", more))
-	}
-	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
 }
 
 // compareFiles compares the files of nodes that report the same version.

@@ -27,9 +27,10 @@ func (r *run) checkVersions(context.Context) {
 			m.addFinding(Versions, Error, "use the interpreter of the jobs: --python; for jobs without torch: --skip versions", "torch is not installed for %s", m.Host.Python)
 		}
 	}
+	names := lists.Map(known, func(m *member) string { return m.Host.Name })
 	for i, deviations := range node.Deviations(facts, node.Properties(), slices.Repeat([]bool{true}, len(facts))) {
 		for _, d := range deviations {
-			known[i].addFinding(Versions, Error, "", "%s", describeDeviation(d, known))
+			known[i].addFinding(Versions, Error, "", "%s", d.Describe(names))
 			known[i].setHint("make the environments the same; for DeepSpeed, run: " + fault.Deploy().String())
 		}
 	}
@@ -45,21 +46,6 @@ func (r *run) checkVersions(context.Context) {
 			}
 		}
 	}
-}
-
-// describeDeviation describes a deviation.
-func describeDeviation(d node.Deviation, known []*member) string {
-	what, value := node.Title(d.What), cmp.Or(d.Value, "none")
-	if d.Tie == nil {
-		return fmt.Sprintf("%s %s, but %d of %s have %s", what, value, d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
-	}
-	var sides []string
-	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
-		// Name the nodes at these indexes.
-		names := lists.Map(side.Nodes, func(at int) string { return known[at].Host.Name })
-		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), foldNames(names)))
-	}
-	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
 }
 
 // foldNames folds names to a limited length.
