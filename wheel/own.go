@@ -44,7 +44,7 @@ func CheckOwnFiles(a *Archive, named bool) error {
 		if owner := ownerOf(distribution, scheme, below); owner != "" {
 			return fmt.Errorf("the wheel of %s would write %s, which belongs to %s", meta.Name, m.Name, owner)
 		}
-		if scheme == "" && !strings.Contains(below, "/") && strings.HasSuffix(fold(below), ".pth") {
+		if scheme == "" && !strings.Contains(below, "/") && slices.Contains([]string{".pth", ".start"}, path.Ext(fold(below))) {
 			if err := a.checkStartFile(m.Name, distribution, named); err != nil {
 				return fmt.Errorf("the wheel of %s has %s, which %w", meta.Name, m.Name, err)
 			}
@@ -58,8 +58,9 @@ func CheckOwnFiles(a *Archive, named bool) error {
 	return nil
 }
 
-// checkStartFile checks what a .pth file would do at the start of Python, which runs its lines with import, and adds the
-// directories that it lists to the module search path. Format: the documentation of Python's module site.
+// checkStartFile checks what a .pth or .start file would do at the start of Python, which runs the lines with import of the
+// first and calls what the second lists (from Python 3.15 on, PEP 829), and adds the directories that the first lists to the
+// module search path. Format: the documentation of Python's module site.
 func (a *Archive) checkStartFile(name, distribution string, named bool) error {
 	text, err := a.ReadFile(name, maxText)
 	if err != nil {
@@ -70,7 +71,7 @@ func (a *Archive) checkStartFile(name, distribution string, named bool) error {
 		dir := path.Clean(line)
 		switch {
 		case line == "" || line[0] == '#':
-		case strings.HasPrefix(line, "import"):
+		case strings.HasPrefix(line, "import"), path.Ext(fold(name)) == ".start":
 			if distribution != "setuptools" && !named {
 				return ErrRunsAtStart
 			}

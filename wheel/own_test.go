@@ -117,12 +117,13 @@ func TestPackagesOwnTheirNames(t *testing.T) {
 	}
 }
 
-// A .pth file may list directories of its own. One that runs code is accepted of setuptools, and of packages that the user names.
+// A .pth file may list directories of its own, and a .start file what to call. One that runs code is accepted of setuptools, and of packages that the user names.
 func TestStartFiles(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		distribution, text string
 		files              map[string]string
+		ending             string // of the file; .pth by default
 		named              bool
 		want               string
 	}{
@@ -134,13 +135,16 @@ func TestStartFiles(t *testing.T) {
 		"with a tab":         {text: "import\ttool\n", want: "runs code"},
 		"odd line break":     {text: "# tool\x0cimport tool\n", want: "runs code"},
 		"no line break":      {text: "tool\rimport tool", want: "runs code"},
+		"entry point":        {ending: ".start", text: "# of 3.15\ntool:begin\n", want: "runs code"},
+		"entry point, named": {ending: ".START", text: "tool:begin\n", named: true},
+		"no entry point":     {ending: ".start", text: "# tool:begin\n"},
 		"outside":            {text: "../../x\n", named: true, want: "outside of site-packages"},
 		"absolute":           {text: "/tmp/x\n", named: true, want: "outside of site-packages"},
 		"hidden start":       {text: "tool/inner\n", files: map[string]string{"tool/inner/sitecustomize.py": ""}, want: "belongs to the interpreter"},
 		"hidden torch":       {text: "./tool//inner\n", files: map[string]string{"tool/inner/torch/x.py": ""}, named: true, want: "belongs to torch"},
 	} {
 		c.distribution = cmp.Or(c.distribution, "tool")
-		files := map[string]string{c.distribution + "-1.0.data/purelib/tool_start.pth": c.text}
+		files := map[string]string{c.distribution + "-1.0.data/purelib/tool_start" + cmp.Or(c.ending, ".pth"): c.text}
 		maps.Copy(files, c.files)
 		err := checkOwn(t, c.distribution, files, c.named)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -73,7 +73,7 @@ func (p *nodePython) looked(name string) *EnvironmentState {
 // could change them. $2 is the name of the last one.
 const makeShell = `umask 022 && mkdir -p "$1/.dsbuild/pythons/$2" || exit
 danger=$(unsafe "${1%/dsbuild/env}" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons \
-	"dsbuild/env/.dsbuild/pythons/$2")
+	"dsbuild/env/.dsbuild/pythons/$2") || danger="cannot check who can change $1"
 [ -z "$danger" ] || printf '\n` + sayMark + `unsafe %s\n' "$danger"`
 
 const sayMark = "@@dsbuild-python "

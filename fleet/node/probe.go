@@ -287,13 +287,6 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 			f.RunsAs = strconv.Itoa(*p.UID)
 		}
 		p.fillFacts(&f)
-		// Leave nothing but versions in those of the facts that hints repeat.
-		for _, version := range []*string{
-			&f.Python, &f.Tag, &f.Platform, &f.Glibc, &f.Pip, &f.Torch, &f.TorchCUDA,
-			&f.Libstdcxx, &f.NCCL, &f.Transformers, &f.Driver,
-		} {
-			*version = PlainVersion(*version)
-		}
 		if f.DeepSpeed != nil {
 			f.DeepSpeed.Version = PlainVersion(f.DeepSpeed.Version)
 		}
@@ -309,6 +302,13 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	f.GPUs, f.GPUsHidden = append([]GPU{}, a.gpus...), a.gpusHidden // GPUs is not null in JSON
 	f.Asked = a.asked
 	f.Driver, f.Container = a.driver, a.container
+	// Leave nothing but versions and names in those of the facts that messages repeat.
+	for _, version := range []*string{
+		&f.Python, &f.Tag, &f.Platform, &f.Glibc, &f.Pip, &f.Torch, &f.TorchCUDA,
+		&f.Libstdcxx, &f.NCCL, &f.Transformers, &f.Driver, &f.Container,
+	} {
+		*version = PlainVersion(*version)
+	}
 	f.Missing = slices.Concat(a.missingPython(broken), f.missingFacts())
 	if machine == "" || machine == x86 && flags == "" {
 		f.Missing = append(f.Missing, "cpu")
@@ -326,7 +326,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 func (a *answer) missingPython(broken *ScriptError) []string {
 	switch {
 	case a.python != nil && (a.python.SitePackages == "" || a.python.Dists == nil):
-		return []string{fmt.Sprintf("python 3.8 or later (%s is %s)", cmp.Or(a.python.Executable, "it"), a.python.Python)}
+		return []string{fmt.Sprintf("python 3.8 or later (%s is %s)", QuotePath(cmp.Or(a.python.Executable, "it")), PlainVersion(a.python.Python))}
 	case a.python != nil:
 		return nil
 	case a.link != "":
@@ -334,9 +334,9 @@ func (a *answer) missingPython(broken *ScriptError) []string {
 	case a.found == "":
 		return []string{"python"}
 	case broken != nil:
-		return []string{fmt.Sprintf("python (%s: %v)", a.found, broken)}
+		return []string{fmt.Sprintf("python (%s: %v)", QuotePath(a.found), broken)}
 	}
-	return []string{fmt.Sprintf("python (%s: no output)", a.found)}
+	return []string{fmt.Sprintf("python (%s: no output)", QuotePath(a.found))}
 }
 
 // missingFacts lists the other facts that the probe could not find. If Python is missing, it

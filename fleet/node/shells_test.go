@@ -88,6 +88,14 @@ func TestAnyPOSIXShellAnswers(t *testing.T) {
 			if !slices.Equal(f.Missing, []string{"python (/bin/python3: no output)", "glibc", "compute capability"}) {
 				t.Errorf("missing: %q", f.Missing)
 			}
+			// What calls itself a Python may have any name, and say anything.
+			write(t, filepath.Join(root, "bin/all good here; run x"), "#!/bin/sh\necho \"$0\" >&2\nexit 1\n")
+			if err := os.Chmod(filepath.Join(root, "bin/all good here; run x"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if f = probe(t, in, node.ProbeOptions{Python: "all good here; run x"}); len(f.Missing) == 0 || !strings.HasPrefix(f.Missing[0], `python ("/bin/all good here; run x": `) {
+				t.Errorf("missing: %q; want the program's name in quotes", f.Missing)
+			}
 			if name == "busybox" {
 				return // it has an uname of its own
 			}

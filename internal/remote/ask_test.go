@@ -435,7 +435,7 @@ func testBannedAndTurnedAway(t *testing.T, by way) {
 	}
 	crowded := sshtest.Start(t, sshtest.Options{Refuse: "Exceeded MaxStartups"})
 	_, err = d.Dial(t.Context(), crowded.Target())
-	wantError(t, err, remote.ErrDial, "closed during SSH handshake: Exceeded MaxStartups", "MaxStartups")
+	wantError(t, err, remote.ErrDial, "closed during SSH handshake: node reported: Exceeded MaxStartups", "MaxStartups")
 	if errors.Is(err, remote.ErrBanned) || crowded.Connections() != 5 {
 		t.Errorf("%v after %d connections", err, crowded.Connections())
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -341,7 +342,7 @@ func dialError(t Target, err error) error {
 	case errors.As(err, &refused) && refused.Reason == ssh.Prohibited:
 		return prohibitedError(t, refused.Message)
 	case errors.As(err, &refused):
-		return jumpError(t, refused.Message)
+		return jumpError(t, reported(refused.Message))
 	case errors.Is(err, errRefused):
 		return refusedError(t)
 	case errors.Is(err, context.DeadlineExceeded):
@@ -371,7 +372,7 @@ func nameError(t Target, why error) error {
 }
 
 func prohibitedError(t Target, why string) error {
-	err := nodeerr.Errorf("%w to %s: forwarding denied by the jump host: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
+	err := nodeerr.Errorf("%w to %s: forwarding denied by the jump host: %s", ErrDial, nodeerr.Own(hostPort(t)), reported(why))
 	return fault.WithHint(err, "check AllowTcpForwarding and PermitOpen in the jump host's sshd_config, "+
 		"and no-port-forwarding in its authorized_keys")
 }
@@ -411,9 +412,12 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 		if neg.What == "host key" {
 			return check.otherType(neg.RequestedAlgorithms)
 		}
-		return algorithmError(t, neg.What, strings.Join(neg.RequestedAlgorithms, ", "))
+		return algorithmError(t, neg.What, joinNames(neg.RequestedAlgorithms))
 	}
 	text := strings.TrimPrefix(err.Error(), "ssh: handshake failed: ")
+	if m := disconnected.FindStringSubmatch(text); m != nil {
+		text = m[1] + reported(m[2])
+	}
 	switch begun := login.offered.Load() != nil; {
 	case errors.Is(login.gaveUp, errClosedByNode):
 		return closedError(t)
@@ -423,9 +427,29 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 		return bannedError(t)
 	// Any other error before the login means that the message was malformed.
 	case !begun && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)):
-		return throttledError{handshakeClosed(t, cmp.Or(alive.said(), text))}
+		if said := alive.said(); said != "" {
+			text = reported(said)
+		}
+		return throttledError{handshakeClosed(t, text)}
 	}
 	return login.withMessage(handshakeClosed(t, text))
+}
+
+// disconnected matches a node's message that it ends the connection.
+var disconnected = regexp.MustCompile(`^(ssh: disconnect, reason \d+: )(.*)$`)
+
+// reported marks a text as the node's.
+func reported(text string) string {
+	return "node reported: " + clip(strings.Join(strings.Fields(text), " "), maxPrompt)
+}
+
+// algorithmName matches the names that a node may send (RFC 4251, section 6).
+var algorithmName = regexp.MustCompile(`^[\w@.+-]{1,64}$`)
+
+// joinNames lists names of algorithms or login methods that a node offers, without what is no name.
+func joinNames(names []string) string {
+	valid := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !algorithmName.MatchString(name) })
+	return strings.Join(valid, ", ")
 }
 
 func algorithmError(t Target, what, offered string) error {

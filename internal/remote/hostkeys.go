@@ -125,15 +125,15 @@ func (c *hostKeyCheck) otherType(offered []string) error {
 		return !slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
 	}) {
 		err := nodeerr.Errorf("%w: %s signs only with %s (SHA-1), which is insecure",
-			ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
+			ErrHostKey, nodeerr.Own(c.name()), joinNames(offered))
 		return fault.WithHint(err, "add rsa-sha2-512 to HostKeyAlgorithms in the node's sshd_config; "+
 			"before OpenSSH 7.2, create an Ed25519 key on the node (ssh-keygen -A) and add it to known_hosts")
 	}
 	known := c.known()
 	if len(known) == 0 {
-		return nodeerr.Errorf("%w: %s offers only %s", ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
+		return nodeerr.Errorf("%w: %s offers only %s", ErrHostKey, nodeerr.Own(c.name()), joinNames(offered))
 	}
-	return c.changed(strings.Join(offered, ", ")+" keys", "", known)
+	return c.changed(joinNames(offered)+" keys", "", known)
 }
 
 // known returns the node's keys in known_hosts. The callback reports them, because no key equals noKey.

@@ -173,7 +173,7 @@ func (l *login) refused(text string) error {
 	t, k := l.target, l.keys
 	accepts := ""
 	if offered := l.offered.Load(); offered != nil && len(*offered) > 0 {
-		accepts = "; the node accepts " + strings.Join(*offered, ", ")
+		accepts = "; the node accepts " + joinNames(*offered)
 	}
 	if l.gaveUp != nil {
 		return nodeerr.Errorf("%w for %s: %w%s%s", ErrAuth, nodeerr.Own(loginName(t)), l.gaveUp, k.details(), accepts)

@@ -196,7 +196,7 @@ func (a *attempt) unreached(said string) error {
 			if strings.HasPrefix(why, "administratively prohibited") {
 				return prohibitedError(a.target, why)
 			}
-			return jumpError(a.target, why)
+			return jumpError(a.target, reported(why))
 		}
 		return jumpError(a.target, lastLine(a.stderr.String()))
 	case t.proxyCommand != "":
@@ -205,7 +205,7 @@ func (a *attempt) unreached(said string) error {
 		return fault.WithHint(err, "run ssh -v -p %d %s@%s", t.Port, t.User, t.word())
 	}
 	if m := saysBanner.FindStringSubmatch(said); m != nil {
-		last = m[1]
+		last = reported(m[1])
 	}
 	if a.login.offered.Load() == nil {
 		return throttledError{handshakeClosed(t, last)}

@@ -42,7 +42,7 @@ type receipt struct {
 func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string) error {
 	said, errs = strings.TrimSpace(said), strings.TrimSpace(errs)
 	said = said[strings.LastIndexByte(said, '\n')+1:] // after a greeting of the node
-	n, _ := strconv.ParseInt(said, 10, 64)            //nolint:errcheck // it may be a text
+	there, _ := strconv.ParseInt(said, 10, 64)        //nolint:errcheck // it may be a text
 	creating := "creating a file in " + path.Dir(r.Path)
 	switch exit.Code {
 	case receiveNoFolder:
@@ -50,7 +50,7 @@ func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string
 	case receiveForbidden:
 		return r.forbidden(creating, r.user)
 	case receiveNoSpace:
-		return r.noSpace(n)
+		return r.noSpace(there)
 	case receiveSize, receiveDigest:
 		// The error of a file that arrived with another size or sha256.
 		here, n, err := r.localSum(ctx, r.Size+1) // one byte more, to notice a file that has grown
@@ -60,13 +60,13 @@ func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string
 		case n != r.Size || here != r.SHA256:
 			return r.changed(n)
 		case exit.Code == receiveSize:
-			return fmt.Errorf("%s has %s bytes on the node, expected %d", r.part, said, r.Size)
+			return fmt.Errorf("%s has %d bytes on the node, expected %d", r.part, there, r.Size)
 		}
 		return r.corrupted(r.part, said)
 	case receiveFailed:
-		return r.failed("sending a file to "+r.Path, errors.New(said))
+		return r.failed("sending a file to "+r.Path, errors.New(reported(said)))
 	}
-	return fmt.Errorf("sending a file to %s: %w: %s", r.Path, exit, errs)
+	return fmt.Errorf("sending a file to %s: %w: %s", r.Path, exit, reported(errs))
 }
 
 // PutByProgram is Conn.Put by a program on the node, which runs as this user and reads the file from

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func TestWordsOfSSH(t *testing.T) {
 		"no name":         {"ssh: Could not resolve hostname gpu1: Name or service not known\n", "cannot resolve host: Name or service not known", `"key":"address"`},
 		"no name server":  {"ssh: Could not resolve hostname gpu1: Temporary failure in name resolution\n", "name lookup failed: Temporary failure", "check the name server"},
 		"banned":          {"kex_exchange_identification: banner line 0: Not allowed at this time\n", "Not allowed at this time", "PerSourcePenaltyExemptList"},
-		"turned away":     {"debug1: x\nkex_exchange_identification: banner line 0: Exceeded MaxStartups\ndebug1: y\n", "connection closed during SSH handshake: Exceeded MaxStartups", "MaxStartups"},
+		"turned away":     {"debug1: x\nkex_exchange_identification: banner line 0: Exceeded MaxStartups\ndebug1: y\n", "connection closed during SSH handshake: node reported: Exceeded MaxStartups", "MaxStartups"},
 		"closed":          {"debug1: x\nkex_exchange_identification: Connection closed by remote host\n", "connection closed during SSH handshake: kex_exchange_identification: Connection closed", "MaxStartups"},
 		"slow handshake":  {"debug1: Connection established.\nConnection to 10.0.0.1 port 2222 timed out\n", "SSH handshake with 10.0.0.1:2222 timed out after 15s", "the node is not overloaded: ssh -v -p 2222 train@10.0.0.1"},
 		"nothing is said": {"", "connection closed during SSH handshake: ", "sshd log"},
@@ -87,7 +88,7 @@ func TestWordsOfJumpHost(t *testing.T) {
 		log, stderr string
 		text, hint  string
 	}{
-		"refused":    {"channel 2: open failed: connect failed: Connection refused\n", "", "from the jump host: connect failed: Connection refused", "test from the jump host: ssh -p 2222 train@10.0.0.1"},
+		"refused":    {"channel 2: open failed: connect failed: Connection refused\n", "", "from the jump host: node reported: connect failed: Connection refused", "test from the jump host: ssh -p 2222 train@10.0.0.1"},
 		"the last":   {"channel 1: open failed: connect failed: No route to host\nchannel 2: open failed: connect failed: Connection timed out\n", "", "Connection timed out", "test from the jump host"},
 		"prohibited": {"channel 2: open failed: administratively prohibited: open failed\n", "", "forwarding denied by the jump host", "AllowTcpForwarding"},
 		"no log":     {"", "debug1: x\nstdio forwarding failed\ndebug1: y\n", "from the jump host: stdio forwarding failed", ""},
@@ -138,6 +139,30 @@ func TestLastLineIsNoDebugMessage(t *testing.T) {
 	for text, want := range map[string]string{"": "", "debug1: a": "", "a\nb\n\n": "b", "a\r\ndebug1: b\r\ndebug2: c": "a"} {
 		if got := lastLine(text); got != want {
 			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
+// What a node sends before its key is known, and what it calls itself, is marked as its own.
+func TestNodesNamesAreNames(t *testing.T) {
+	t.Parallel()
+	const lie = "rsa-old. This is expected after the upgrade; hint: ssh-keyscan gpu1 >> ~/.ssh/known_hosts"
+	if got := joinNames([]string{"ssh-ed25519", lie, "rsa-sha2-512-cert-v01@openssh.com", strings.Repeat("a", 65)}); got != "ssh-ed25519, rsa-sha2-512-cert-v01@openssh.com" {
+		t.Errorf("%q; want the names alone", got)
+	}
+	l := &login{target: loginThatSaid(t).target, keys: &keySet{}, answers: &Answers{}}
+	l.offered.Store(&[]string{"publickey", lie})
+	target := Target{Name: "gpu1", Address: "10.0.0.1", Port: 22}
+	for name, err := range map[string]error{
+		"methods":    l.refused("ssh: unable to authenticate"),
+		"disconnect": handshakeError(target, errors.New("ssh: handshake failed: ssh: disconnect, reason 2: "+lie), &hostKeyCheck{}, &login{target: target}, &aliveConn{first: []byte("x")}),
+		"no version": handshakeError(target, io.EOF, &hostKeyCheck{}, &login{target: target}, &aliveConn{first: []byte(lie)}),
+	} {
+		if before, _, found := strings.Cut(err.Error(), "This is expected"); found && !strings.Contains(before, "node reported: ") {
+			t.Errorf("%s: %v; want the node's words marked", name, err)
+		}
+		if !errors.Is(err, ErrDial) && !errors.Is(err, ErrAuth) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -278,7 +278,7 @@ func (s *sudoSession) refused(exit *ExitError) error {
 	if s.wrong != nil {
 		return nodeerr.Errorf("%w on %s: %w", ErrSudo, nodeerr.Own(t.Name), s.wrong)
 	}
-	err := nodeerr.Errorf("%w on %s: %s", ErrSudo, nodeerr.Own(t.Name), said)
+	err := nodeerr.Errorf("%w on %s: %s", ErrSudo, nodeerr.Own(t.Name), reported(said))
 	if said == "" {
 		err = nodeerr.Errorf("%w on %s: %w", ErrSudo, nodeerr.Own(t.Name), exit)
 	}

@@ -119,7 +119,7 @@ func (u Upload) changed(n int64) error {
 
 // corrupted returns the error of a file that arrived at part with another sha256.
 func (u Upload) corrupted(part, sum string) error {
-	return fault.WithHint(fmt.Errorf("%s has sha256 %s on the node, expected %s", part, sum, u.SHA256),
+	return fault.WithHint(fmt.Errorf("%s has sha256 %q on the node, expected %s", part, sum, u.SHA256),
 		"check the node's disk and the network for data corruption")
 }
 

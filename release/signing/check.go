@@ -221,6 +221,9 @@ func (s *Signer) principalOf(cert *ssh.Certificate, now time.Time) (string, erro
 		if err := checker.CheckCert(principal, cert); err != nil {
 			return "", fmt.Errorf("invalid certificate: %w", err)
 		}
+		if slices.Contains(ssh.InsecureAlgorithms().PublicKeyAuths, cert.Signature.Format) {
+			return "", fmt.Errorf("the certificate is signed with %s (SHA-1), which is insecure", cert.Signature.Format)
+		}
 		return s.Name + "/" + principal, nil
 	}
 	return "", fmt.Errorf("certificate has none of the principals of %s", s.Name)

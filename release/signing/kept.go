@@ -72,6 +72,6 @@ func (p *Policy) CheckPrevious(k Previous, now time.Time) error {
 // couldRun reports whether a Python could run a file, or a user could as a command.
 func (k Previous) couldRun(file string) bool {
 	folder, name := path.Split(file)
-	return slices.Contains([]string{".py", ".pyc", ".so", ".pth"}, path.Ext(name)) ||
+	return slices.Contains([]string{".py", ".pyc", ".so", ".pth", ".start"}, path.Ext(name)) ||
 		name == "entry_points.txt" || path.Clean(folder) == k.Places["scripts"]
 }

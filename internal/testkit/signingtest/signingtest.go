@@ -238,6 +238,10 @@ func (c *cases) addCertificates() {
 	c.add("trusted key with a certificate of a stranger", "signers: [{name: b, key: $b}]", "is not trusted by the policy", sign("other", nil))
 	forged := c.keys.Certify(c.t, "b", "ca", nil)
 	forged.PublicKey().(*ssh.Certificate).ValidPrincipals = []string{"builder-1", "builder-3"} // after it was signed
+	old, err := ssh.NewSignerWithAlgorithms(c.keys["rsa"].(ssh.AlgorithmSigner), []string{ssh.KeyAlgoRSA})
+	must(c.t, err)
+	c.keys["sha1"] = old
+	c.add("certificate signed with SHA-1", "signers: [{name: team, ca: $rsa, principals: [builder-1]}]", "SHA-1", sign("sha1", nil))
 	c.add("forged certificate", "signers: [{name: team, ca: $ca, principals: [builder-3]}]", "", []string{SignWith(c.t, forged, c.statement, signing.Namespace)})
 	c.list[len(c.list)-1].Want = "0 of 1"
 }

@@ -8,22 +8,23 @@ MOST_LEVELS = 100  # of a JSON value
 
 def content(path, most=1 << 20):
     """The beginning of a file, b"" if it cannot be read."""
-    data = b""
+    blocks, size = [], 0  # one text that grows would be copied for each page of /proc
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
     except OSError:
-        return data
+        return b""
     try:
-        while len(data) < most:
+        while size < most:
             block = os.read(fd, min(most, 1 << 16))
             if not block:
                 break
-            data += block
+            blocks.append(block)
+            size += len(block)
     except OSError:  # a directory, or a file that vanished meanwhile
         pass
     finally:
         os.close(fd)
-    return data
+    return b"".join(blocks)
 
 
 def text(path):

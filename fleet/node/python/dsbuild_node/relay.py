@@ -257,7 +257,7 @@ class Relay:
             with self.server.wrap_socket(raw, server_side=True) as child:
                 ask = read_json(receive_line(child))
                 self.send(child, self.copies[ask["token"]], int(ask["at"]))
-        except (OSError, ValueError, KeyError, TypeError):  # ssl.SSLError is an OSError
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):  # ssl.SSLError is an OSError
             pass  # the child says to the controller what it missed
         finally:
             raw.close()

@@ -8,6 +8,7 @@ from dsbuild_node.interpreter import LIST, altered_python, list_tree, tree_of
 
 
 def main():
+    os.umask(os.umask(0o022) | 0o022)
     work, final = REQUEST["work"], REQUEST["place"]
     lines, old = sorted(list_tree(os.path.join(work, "tree")).values()), work + ".old"
     whole = tree_of(lines) == REQUEST["tree"]
