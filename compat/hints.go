@@ -160,6 +160,13 @@ func (g *grouper) nodeHint(f node.Facts) string {
 	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(g.plainOps(g.want.Request)) == 0 {
 		return "install a CUDA build of torch, or request ops without device code: --ops cpu_adam,utils"
 	}
+	if len(g.want.Archs) > 0 || len(g.want.GPUs) > 0 { // the wheel is for the node's GPUs in any case
+		with := g.want
+		with.Archs, with.GPUs = nil, nil
+		if g.serve(f, with) != nil {
+			return "omit --arch and --gpu"
+		}
+	}
 	// The package index has the node's torch, so it was not chosen for a special reason.
 	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
 		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") &&

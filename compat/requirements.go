@@ -340,7 +340,9 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 			if on != wheel.X86 {
 				flags += " --machine " + on
 			}
-			c.Advice = []string{fmt.Sprintf("build torch from source for arch %s, then pass %s", g.Arch, flags)}
+			if _, err := t.Resolve(wheel.Request{Archs: []wheel.Arch{archOf(g.Arch)}, Machine: machine}); err == nil {
+				c.Advice = []string{fmt.Sprintf("build torch from source for arch %s, then pass %s", g.Arch, flags)}
+			}
 			return c, true
 		}
 	}

@@ -236,7 +236,7 @@ func (b *builder) completeBatch() {
 		}
 		return
 	}
-	if rule.train > 0 && !rule.isConsistent() && (!ds.Auto || rule.micro > 0 && rule.acc > 0) {
+	if rule.train > 0 && !rule.isConsistent() {
 		s := b.said["train-batch"]
 		b.addProblem(s, rule.nearestFits(), "%s %d does not match %s", s.name(), rule.train, rule.factors())
 		return

@@ -81,6 +81,9 @@ func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
 		return usagef("FILE - (standard input) requires --output")
 	}
 	f.out = cmp.Or(f.out, lockName(f.file))
+	if err := checkOutput("--output", f.out, f.file); err != nil {
+		return err
+	}
 	spec, err := environment.Read(f.file, a.stdin)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fault.WithHint(err, "create the file as in docs/environments.md#the-file")
@@ -124,8 +127,14 @@ func (f envLockFlags) lock(
 	ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Platform,
 ) (l *environment.Lock, changed bool, err error) {
 	var old *environment.Lock // none with --upgrade
-	if _, err := os.Stat(f.out); !f.upgrade && !errors.Is(err, os.ErrNotExist) {
-		if old, err = environment.ReadLock(f.out); err != nil {
+	if _, err := os.Stat(f.out); !errors.Is(err, os.ErrNotExist) {
+		old, err = environment.ReadLock(f.out)
+		switch {
+		case errors.Is(err, environment.ErrNotLock): // perhaps somebody's only copy
+			return nil, false, fault.WithHint(err, "choose another name with --output")
+		case f.upgrade:
+			old = nil
+		case err != nil:
 			return nil, false, fault.WithHint(err, "delete the file, or use --upgrade to ignore it")
 		}
 	}

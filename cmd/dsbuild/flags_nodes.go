@@ -94,6 +94,9 @@ func (f nodeFlags) check() error {
 		if err := checkWritable(r); err != nil {
 			return usagef("--report %s: %w", r, err)
 		}
+		if err := checkOutput("--report", r, f.inventory); err != nil {
+			return err
+		}
 	}
 	if f.logs != "" {
 		err := os.MkdirAll(f.logs, 0o700)

@@ -38,7 +38,8 @@ func folderHint(err error) error {
 	if !errors.As(err, &path) || fault.Hint(err) != "" {
 		return err
 	}
-	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) { // HOME=/dev/null
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) && // HOME=/dev/null
+		!errors.Is(err, fs.ErrNotExist) { // HOME=/proc
 		return err
 	}
 	for _, own := range []string{xdg.CacheHome, xdg.StateHome} {

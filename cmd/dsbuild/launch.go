@@ -65,6 +65,7 @@ type launchFlags struct {
 	json      bool
 	said      launch.Settings // by flags
 	command   []string        // script and arguments
+	inputs    []string        // files that the command reads
 }
 
 // programUse is the use of a command that takes a program and its arguments.
@@ -191,7 +192,11 @@ func (f *jobFlag) String() string { return strings.Join(f.words, " ") }
 func (f *jobFlag) Type() string { return f.key.Placeholder }
 
 func runLaunch(ctx context.Context, a *app, f launchFlags) error {
-	r := launch.Request{Kind: f.kind, Flags: f.said, Command: f.command, ReadFile: os.ReadFile}
+	f.inputs = append(slices.Clone(f.command), f.file, f.inventory, f.wheel)
+	r := launch.Request{Kind: f.kind, Flags: f.said, Command: f.command, ReadFile: func(name string) ([]byte, error) {
+		f.inputs = append(f.inputs, name)
+		return os.ReadFile(name)
+	}}
 	inv, err := &inventory.Inventory{}, error(nil) // empty without --inventory
 	if f.file != "" {
 		if r.File, err = launch.Read(f.file, a.stdin); err != nil {
@@ -231,7 +236,7 @@ func runLaunch(ctx context.Context, a *app, f launchFlags) error {
 	if f.out == "" {
 		return printFiles(a.stdout, files)
 	}
-	err = writeFiles(a, f.out, files)
+	err = writeFiles(a, f, files)
 	var path *fs.PathError
 	if errors.As(err, &path) && fault.Hint(err) == "" {
 		return usagef("cannot write --output %s: %w", f.out, err)
@@ -271,8 +276,9 @@ func (a *app) warnOfOlderJob(directory string, targets []string) {
 	}
 }
 
-// writeFiles writes one file to path, or several to the directory path.
-func writeFiles(a *app, path string, files []launch.File) error {
+// writeFiles writes one file to --output, or several to this directory.
+func writeFiles(a *app, f launchFlags, files []launch.File) error {
+	path := f.out
 	info, err := os.Stat(path)
 	directory := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
 	if len(files) > 1 || directory {
@@ -285,22 +291,25 @@ func writeFiles(a *app, path string, files []launch.File) error {
 		}
 	}
 	var targets []string
-	for _, f := range files {
+	for _, file := range files {
 		to := path
 		if len(files) > 1 || directory {
-			to = filepath.Join(path, f.Name)
+			to = filepath.Join(path, file.Name)
 		}
 		if info, err := os.Stat(to); err == nil && info.IsDir() {
 			return usagef("--output: %s is a directory", to)
 		}
+		if err := checkOutput("--output", to, f.inputs...); err != nil {
+			return err
+		}
 		targets = append(targets, to)
 	}
-	for i, f := range files {
+	for i, file := range files {
 		to := targets[i]
 		if i == 0 && len(files) > 1 {
 			a.warnOfOlderJob(path, targets)
 		}
-		if err := atomicfile.Write(to, strings.NewReader(f.Text), f.Mode); err != nil {
+		if err := atomicfile.Write(to, strings.NewReader(file.Text), file.Mode); err != nil {
 			return err
 		}
 		a.reporter.Note("%s", ui.Clean(to))

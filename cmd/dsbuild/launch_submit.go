@@ -106,7 +106,7 @@ func writeBeside(a *app, f launchFlags, beside, files []launch.File, s *submit.S
 	if f.out == "" {
 		return nil
 	}
-	if err := writeFiles(a, f.out, files); err != nil {
+	if err := writeFiles(a, f, files); err != nil {
 		return err
 	}
 	for _, b := range beside {
@@ -154,7 +154,7 @@ func startJob(
 	}
 	defer done()
 	if f.out != "" {
-		if err := writeFiles(a, f.out, files); err != nil {
+		if err := writeFiles(a, f, files); err != nil {
 			return err
 		}
 	}

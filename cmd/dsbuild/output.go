@@ -14,6 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -74,6 +75,24 @@ func writeReports(nodes nodeFlags, r nodeReport) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkOutput returns an error if writing an output would destroy what has its name: a file that the command reads, a device
+// or a pipe, or /dev/stdout. Files are replaced, not written in place.
+func checkOutput(flag, output string, inputs ...string) error {
+	out, err := os.Stat(output)
+	if err != nil {
+		return nil //nolint:nilerr // there is no such file, or writing it fails
+	}
+	if target, _ := os.Readlink(output); out.IsDir() || !out.Mode().IsRegular() || strings.HasPrefix(target, "/proc/") {
+		return usagef("%s: %s is not a regular file", flag, output)
+	}
+	for _, input := range inputs {
+		if in, err := os.Stat(input); err == nil && os.SameFile(in, out) {
+			return fault.WithHint(usagef("%s: %s is a file that the command reads", flag, output), "choose another name")
+		}
+	}
+	return nil
 }
 
 // changePlan is what the survey of a run that changes nodes finds.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,6 +49,9 @@ func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error
 	}
 	if err != nil {
 		err = fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err)
+		if errors.As(err, new(*fs.PathError)) { // the cache cannot be written
+			return "", err
+		}
 		return "", fault.WithHint(err, "install uv, or pass --index-url")
 	}
 	return path, nil

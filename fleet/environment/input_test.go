@@ -155,7 +155,7 @@ func TestLineOfLock(t *testing.T) {
 		if want > 0 {
 			place = fmt.Sprintf("%s:%d: ", path, want)
 		}
-		if err == nil || !strings.HasPrefix(err.Error(), place) || fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), `"env lock"`) {
+		if err == nil || !strings.HasPrefix(err.Error(), place) || fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "env lock") {
 			t.Errorf("%q: %v, want it to begin with %s", text, err, place)
 		}
 	}

@@ -71,11 +71,17 @@ const (
 // lockAgain is the command that writes the lockfile of the running command, in a hint.
 func lockAgain(flags ...string) string { return fault.Command{Do: "env lock", Flags: flags}.String() }
 
+// ErrNotLock means that a file is something else than a lockfile.
+var ErrNotLock = errors.New("not a lockfile (JSON written by dsbuild env lock)")
+
 // lockError returns the error for a lockfile that cannot be used. A line of zero means the whole file.
 func lockError(path string, line int, err error) error {
-	hint := "create the lockfile: " + lockAgain()
-	if !errors.Is(err, fs.ErrNotExist) {
-		hint = "restore the lockfile, or create a new one: " + lockAgain("--upgrade")
+	hint := "restore the lockfile, or create a new one: " + lockAgain("--upgrade")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		hint = "create the lockfile: " + lockAgain()
+	case errors.Is(err, ErrNotLock):
+		hint = "specify the file that dsbuild env lock has written: its name ends in .lock"
 	}
 	if line > 0 {
 		path += fmt.Sprintf(":%d", line)
@@ -97,7 +103,7 @@ func ReadLock(path string) (*Lock, error) {
 	l, err := parseLock(text)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return nil, lockError(path, 0, errors.New("not a lockfile (JSON written by dsbuild env lock)"))
+		return nil, lockError(path, 0, ErrNotLock)
 	}
 	if err != nil {
 		return nil, lockError(path, lineOf(text, err), err)

@@ -51,10 +51,10 @@ type Reader struct {
 	Foreign map[string]string
 }
 
-// Load reads the file at path. If path is "-", it reads in instead. The body is nil if the file
+// Load reads the file at path. If path is "-" and in is not nil, it reads in instead. The body is nil if the file
 // as a whole is invalid.
 func (r *Reader) Load(path string, in io.Reader) (Node, error) {
-	if path != "-" {
+	if path != "-" || in == nil {
 		f, err := os.Open(path)
 		if err != nil {
 			return nil, r.unreadable(err)

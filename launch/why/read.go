@@ -54,6 +54,9 @@ func Read(ctx context.Context, paths []string, stdin io.Reader) (*Report, error)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case errors.Is(err, errBinary) && slices.Contains(paths, name):
+			err := fmt.Errorf("cannot read log: %s is not a text file", l.name)
+			return nil, fault.WithCode(fault.WithHint(err, "of a compressed log: zcat FILE | dsbuild why"), fault.Usage)
 		case errors.Is(err, errBinary):
 			r.note("%s is not a text file (of a compressed log: zcat FILE | dsbuild why); skipped", l.name)
 			continue

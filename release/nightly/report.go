@@ -246,6 +246,14 @@ func (r *Report) Print(w io.Writer) error {
 		}
 		add(line, d.Error)
 	}
+	for _, e := range r.Entries {
+		if strings.Contains(e.Error, "\n") || e.Hint != "" { // more than the table shows
+			add(e.Name, e.Error)
+			for hint := range strings.Lines(e.Hint) {
+				add("  hint: "+strings.TrimSpace(hint), "")
+			}
+		}
+	}
 	add("report: "+filepath.Join(r.Dir, reportName+".json"), "")
 	_, err := io.WriteString(w, strings.Join(lines, ""))
 	return err
