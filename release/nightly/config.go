@@ -2,6 +2,7 @@ package nightly
 
 import (
 	"cmp"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -98,7 +99,7 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 		case "sources":
 			c.Sources = r.readSources(p)
 		case "dir":
-			c.Dir = r.resolvePath(r.singleLine(p))
+			c.Dir = r.resolveDir(p, r.singleLine(p))
 		case "keep":
 			n, bad := strconv.Atoi(r.singleLine(p))
 			if bad != nil || n < 1 || n > 1000 {
@@ -112,6 +113,9 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 		case "notify":
 			c.Notify = r.readCommand(p)
 		}
+	}
+	if c.Index != nil && filepath.Clean(c.Index.Dir) == filepath.Clean(c.Dir) {
+		r.Add(lineerr.Position{File: r.File}, "use another directory for one of them", "dir and index are the same directory, all of which is published")
 	}
 	if !given {
 		r.Add(r.Place(body), leastConfig, "the file lists no wheels")
@@ -131,6 +135,15 @@ func (r *reader) resolvePath(name string) string {
 		return name
 	}
 	return filepath.Join(r.dir, name)
+}
+
+// resolveDir reads a path, which may not exist yet, relative to the file's folder.
+func (r *reader) resolveDir(p yamldoc.Pair, text string) string {
+	dir := r.resolvePath(text)
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		r.Add(r.Place(p.Node), "", "%s is not a directory", lineerr.Clip(dir))
+	}
+	return dir
 }
 
 // singleLine reads a single-line value.
@@ -198,7 +211,7 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 		text := r.singleLine(q)
 		switch q.Key {
 		case "dir":
-			out.Dir = r.resolvePath(text)
+			out.Dir = r.resolveDir(q, text)
 			if err := index.CheckDir(text); text != "" && err != nil {
 				r.Add(r.Place(q.Node), fault.Hint(err), "%v", err)
 			}

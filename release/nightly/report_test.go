@@ -101,7 +101,7 @@ func TestNightForPeople(t *testing.T) {
 	}
 	want := []string{
 		"WHEEL STATUS SIZE TIME CHANGES", "a@main built 3.0 MiB 2m05s commit 1, was 0; size 3.0 MiB (+1.0 MiB)", "b@main unchanged 1.0 MiB", "c@v1 failed no gcc",
-		"index /index: failed, 2 wheels: disk full", "canary: done, 1 of 2 nodes ok, 1 changed", "nodes: skipped: the canary failed", "report: /nights/report.json",
+		"index /index: failed, 2 wheels: disk full", "canary: done, 1 of 2 nodes ok, 1 changed", "nodes: skipped: the canary failed", "c@v1: no gcc", "many lines", "report: /nights/report.json",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
