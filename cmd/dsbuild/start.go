@@ -15,6 +15,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -56,7 +58,7 @@ func runStart(ctx context.Context, a *app) error {
 	if m.err == nil && len(p.commands) > 0 {
 		m.talk.Say("\nThe command:\n")
 		for _, words := range p.commands {
-			m.talk.Say("  " + shellLine(words))
+			m.talk.Say("  dsbuild " + strings.Join(lists.Map(words, remote.Word), " "))
 		}
 		m.talk.Say("")
 		run = m.askYesNo("Run it now?")
@@ -310,19 +312,6 @@ func shellWords(s string) ([]string, error) {
 		return nil, fmt.Errorf("%w; put it in single quotes to pass it unchanged", err)
 	}
 	return fields, nil
-}
-
-// shellLine returns a command of dsbuild as a user can type it.
-func shellLine(words []string) string {
-	line := "dsbuild"
-	for _, w := range words {
-		quoted, err := syntax.Quote(w, syntax.LangBash)
-		if err != nil {
-			quoted = strconv.Quote(w)
-		}
-		line += " " + quoted
-	}
-	return line
 }
 
 // localGPUs counts the GPUs of this machine.
