@@ -321,27 +321,19 @@ func (s *Sharing) askOutside(
 	}
 }
 
-// shell runs a script on a node and returns the words that it prints. It replaces a connection that was idle for too long.
+// shell runs a script on a node and returns the words that it prints. The error holds what the script printed on standard
+// error. shell replaces a connection that was idle for too long.
 func shell(ctx context.Context, n *fleet.Node, script string, args ...string) ([]string, error) {
-	out, err := runShell(ctx, n, script, args)
+	said := remote.NewAnswer(func() {}) // RunForAnswer limits it
+	cmd := remote.Command{Argv: append([]string{"sh", "-c", script, "sh"}, args...), Stderr: said}
+	out, err := remote.RunForAnswer(ctx, n.Runner, cmd)
 	if errors.Is(err, remote.ErrLost) && n.Reconnect(ctx) == nil {
-		out, err = runShell(ctx, n, script, args)
+		out, err = remote.RunForAnswer(ctx, n.Runner, cmd)
 	}
-	return strings.Fields(out), err
-}
-
-// runShell runs a script on a node once. The error holds what the script printed on standard error.
-func runShell(ctx context.Context, n *fleet.Node, script string, args []string) (string, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	flood := func() { cancel(remote.ErrFlood) }
-	out, said := remote.NewAnswer(flood), remote.NewAnswer(flood)
-	argv := append([]string{"sh", "-c", script, "sh"}, args...)
-	err := n.Runner.Run(ctx, remote.Command{Argv: argv, Stdout: out, Stderr: said})
 	if errors.As(err, new(*remote.ExitError)) && said.String() != "" {
 		err = fmt.Errorf("%w (%w)", node.NewNodeError(said.String()), err)
 	}
-	return out.String(), err
+	return strings.Fields(out), err
 }
 
 // ID is equal, and not empty, for nodes that share the directory.

@@ -252,6 +252,10 @@ func TestSharingIsFoundByTrying(t *testing.T) {
 			says := func(string) string { return strings.Repeat("A", 26) + "\n" + strings.Repeat("7", 26) }
 			return map[string]*place{"a": {path: dir("x"), action: install}, "b": {path: dir("y"), action: refuse, says: says}}
 		}, "a", ""},
+		"a node that prints without end": {func(dir func(string) string) map[string]*place {
+			says := func(string) string { return strings.Repeat("7", 17<<20) }
+			return map[string]*place{"a": {path: dir("x"), action: install}, "b": {path: dir("x"), action: refuse, says: says}}
+		}, "a", "b"},
 		"equal leftovers": {func(dir func(string) string) map[string]*place {
 			for _, at := range []string{dir("x"), dir("y")} {
 				must(t, os.MkdirAll(filepath.Join(at, ".dsbuild-try-old"), 0o755), os.WriteFile(filepath.Join(at, ".dsbuild-try-old", strings.Repeat("2", 26)), nil, 0o644))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
@@ -72,12 +73,16 @@ func bounded(ctx context.Context) (limited context.Context, over func(), flooded
 	return limited, func() { cancel(ErrFlood) }, flooded, func() { cancel(nil) }
 }
 
-// RunForAnswer runs a command with a short answer and returns its stdout.
+// RunForAnswer runs a command with a short answer and returns its stdout. It limits stderr too, and writes it to cmd.Stderr
+// if that is set.
 func RunForAnswer(ctx context.Context, on Runner, cmd Command) (string, error) {
 	limited, over, flooded, end := bounded(ctx)
 	defer end()
-	out := NewAnswer(over)
-	cmd.Stdout, cmd.Stderr = out, NewAnswer(over)
+	out, errs := NewAnswer(over), []io.Writer{NewAnswer(over)}
+	if cmd.Stderr != nil {
+		errs = append(errs, cmd.Stderr)
+	}
+	cmd.Stdout, cmd.Stderr = out, io.MultiWriter(errs...)
 	err := on.Run(limited, cmd)
 	return out.String(), flooded(err)
 }
