@@ -59,7 +59,7 @@ func CheckOwnFiles(a *Archive, named bool) error {
 }
 
 // checkStartFile checks what a .pth or .start file would do at the start of Python, which runs the lines with import of the
-// first and calls what the second lists (from Python 3.15 on, PEP 829), and adds the directories that the first lists to the
+// first and calls what the second lists (Python 3.15 or newer, PEP 829), and adds the directories that the first lists to the
 // module search path. Format: the documentation of Python's module site.
 func (a *Archive) checkStartFile(name, distribution string, named bool) error {
 	text, err := a.ReadFile(name, maxText)

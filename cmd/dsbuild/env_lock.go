@@ -130,7 +130,7 @@ func (f envLockFlags) lock(
 	if _, err := os.Stat(f.out); !errors.Is(err, os.ErrNotExist) {
 		old, err = environment.ReadLock(f.out)
 		switch {
-		case errors.Is(err, environment.ErrNotLock): // perhaps somebody's only copy
+		case errors.Is(err, environment.ErrNotLock): // perhaps the user's only copy
 			return nil, false, fault.WithHint(err, "choose another name with --output")
 		case f.upgrade:
 			old = nil
