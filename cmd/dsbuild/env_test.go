@@ -261,7 +261,7 @@ func TestEnv(t *testing.T) {
 	)
 	s.followHints(t,
 		envHint{find: "verify", hint: "deploy it: " + again + "--limit gpu1"}, // it was rolled back above
-		envHint{does: "rm $ENV/current/lib/python3.11/site-packages/alpha/__init__.py", find: "verify", hint: "recreate it: " + again + "--force --limit gpu1"},
+		envHint{does: "rm $ENV/current/lib/python3.11/site-packages/alpha/__init__.py", find: "verify", hint: "recreate it, also after an update of its Python: " + again + "--force --limit gpu1"},
 		envHint{does: "rm $ENV/previous/lib/python3.11/site-packages/alpha/__init__.py", find: "rollback", hint: restored},
 		envHint{does: "ln -sfn $(readlink $ENV/previous) $ENV/current", find: "rollback", hint: restored},
 		envHint{

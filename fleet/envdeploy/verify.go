@@ -93,7 +93,9 @@ func (n *nodeState) compareWithLock() error {
 
 // recreateHint is the hint for an environment whose files have changed. A deploy leaves one with the wanted digest as it
 // is, except with --force.
-func recreateHint() string { return "recreate it: " + fault.Deploy("--force").String() }
+func recreateHint() string {
+	return "recreate it, also after an update of its Python: " + fault.Deploy("--force").String()
+}
 
 // differences lists the differences between the node's environment and the lock. If dsbuild does not
 // have a wheel of the lock here, only the node compares its files: with RECORD, and with those that were deployed.

@@ -52,7 +52,7 @@ func Properties() []Property {
 		{Name: "cxx11abi", Must: true, Unknown: true, Of: abiName},
 		{Name: "nccl", Must: true, Unknown: true, Of: func(f Facts) string { return f.NCCL }},
 		// Compiled and pickled files depend only on X.Y.
-		{Name: "python", Must: true, key: firstTwo, Of: func(f Facts) string { return f.Python }},
+		{Name: "python", Must: true, key: pythonABI, Of: pythonVersion},
 		{Name: "transformers", Must: true, Of: func(f Facts) string { return f.Transformers }},
 		// Several wheels may be right: only the caller knows the wheel of each node.
 		{Name: "wheel", Unknown: true, Of: func(f Facts) string { return installedOf(f).SHA256 }},
@@ -64,6 +64,21 @@ func Properties() []Property {
 		{Name: "container", Of: func(f Facts) string { return f.Container }},
 		{Name: "environment", Unknown: true, Of: func(f Facts) string { return f.Environment }},
 	}
+}
+
+// pythonVersion is X.Y.Z, or X.Y.Zt for a free-threaded Python, which loads other extension modules.
+func pythonVersion(f Facts) string {
+	if strings.HasSuffix(f.Tag, "t") {
+		return f.Python + "t"
+	}
+	return f.Python
+}
+
+func pythonABI(version string) string {
+	if strings.HasSuffix(version, "t") {
+		return firstTwo(version) + "t"
+	}
+	return firstTwo(version)
 }
 
 func installedOf(f Facts) Installed {

@@ -71,6 +71,8 @@ func TestCompareWhatMustBeEqual(t *testing.T) {
 		"cxx11abi":                  {func(f *node.Facts) { old := false; f.CXX11ABI = &old }, true},
 		"nccl":                      {func(f *node.Facts) { f.NCCL = "2.27.3" }, true},
 		"python":                    {func(f *node.Facts) { f.Python = "3.12.2" }, true},
+		"python, free-threaded":     {func(f *node.Facts) { f.Tag += "t" }, true},
+		"torch, another build":      {func(f *node.Facts) { f.Torch += "+rocm6.4" }, true},
 		"python, patch level":       {func(f *node.Facts) { f.Python = "3.11.9" }, false},
 		"transformers":              {func(f *node.Facts) { f.Transformers = "4.57.1" }, true},
 		"transformers, none":        {func(f *node.Facts) { f.Transformers = "" }, true},

@@ -186,6 +186,9 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if l.Noted != nil {
 		try = "reinstall the wheel, whose files have changed: " + fault.Deploy().String()
 	}
+	if l.Code.Count > 0 {
+		try += "; if Python was updated since, its byte code differs: delete it, and Python compiles it again"
+	}
 	for _, c := range []struct {
 		p         paths
 		one, many string

@@ -133,7 +133,7 @@ func (n Node) down() string {
 	switch {
 	case strings.ContainsAny(n.State[len(state):], "~!%"):
 		return "powered down" // a wake-up may take long and cost money
-	case slices.Contains([]string{"idle", "mixed", "allocated", "completing", "planned", "reserved", "maint"}, state):
+	case slices.Contains([]string{"idle", "mixed", "allocated", "completing", "planned", "reserved", "maint", "blocked"}, state):
 		return ""
 	case n.Reason != "":
 		return state + ": " + n.Reason

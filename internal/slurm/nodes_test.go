@@ -53,7 +53,7 @@ func TestParseTopology(t *testing.T) {
 func TestNodeStates(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]string{
-		"idle": "", "mixed-": "", "allocated": "", "completing": "", "reserved": "", "idle*": "", "allocated@": "", "idle#": "",
+		"idle": "", "mixed-": "", "allocated": "", "completing": "", "reserved": "", "blocked": "", "idle*": "", "allocated@": "", "idle#": "",
 		"idle~": "powered down", "down*": "down: broken", "drained": "drained: broken", "draining@": "draining: broken", "future": "future: broken",
 	} {
 		if n := (Node{State: state, Reason: "broken"}); n.down() != want {

@@ -36,6 +36,10 @@ type Program struct {
 // Output runs the program and returns its stdout and stderr, made safe for a terminal. If the
 // program fails, the error holds its output.
 func (p Program) Output(ctx context.Context) (out, said string, err error) {
+	if clusters := os.Getenv("SLURM_CLUSTERS"); clusters != "" {
+		return "", "", fault.New(fault.Usage, "unset it, and set SLURM_CONF to the slurm.conf of that cluster",
+			"SLURM_CLUSTERS=%s: only the cluster of slurm.conf is supported", ui.Clean(clusters))
+	}
 	cmd := exec.CommandContext(ctx, p.Name, p.Args...)
 	cmd.Env = append(Environ(os.Environ()), p.More...)
 	answer, complaint := &remote.Tail{Most: answerMost}, &remote.Tail{Most: complaintMost}

@@ -283,18 +283,21 @@ func (m *member) checkXIDs() {
 			}
 		}
 	}
-	// A faulty program causes these. All others come from the GPU, its driver or its links
-	// (NVIDIA, XID Errors, table of common errors).
-	ofPrograms := []int{13, 31, 43, 45, 68, 69, 109}
+	// A faulty program causes the first, and NVIDIA's XID catalog says of the others that nothing is to be done. All that
+	// are not listed come from the GPU, its driver or its links.
+	harmless := []int{
+		8, 11, 13, 25, 31, 32, 39, 40, 41, 43, 45, 68, 69, 94, 109,
+		37, 38, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 154,
+	}
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
-		if slices.Contains(ofPrograms, number) {
+		if slices.Contains(harmless, number) {
 			m.addFinding(Devices, Warning, "run sudo dmesg | grep Xid to find the program that most likely caused it",
 				"GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
 			continue
 		}
 		m.addFinding(Devices, Error,
-			"run sudo dmesg | grep Xid, then reset the GPU or reboot the node; NVIDIA's table of XID errors explains the number",
+			"run sudo dmesg | grep Xid; NVIDIA's XID catalog explains the number; reboot the node, or reset the GPU and run sudo dmesg -C",
 			"GPU %s: XID %d, %s since boot", t.gpu, number, timesOf(times[t]))
 	}
 }

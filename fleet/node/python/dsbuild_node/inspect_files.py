@@ -127,7 +127,8 @@ def tell_foreign_commands(site, rows):
         path = os.path.normpath(os.path.join(site, row[0]))
         program = interpreter_of(path) if os.path.dirname(path) == scripts_folder() else ""
         is_python = program.startswith("/") and os.path.basename(program).startswith("python")
-        if is_python and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
+        same = sys.prefix == sys.base_prefix and os.path.realpath(program) == os.path.realpath(sys.executable)  # a venv's is a link, too
+        if is_python and not same and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
             emit({"wrong": "command %s starts the Python of another environment: %s" % (path, program), "advice": "other-python"})
             return
 
