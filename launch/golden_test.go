@@ -86,7 +86,7 @@ func slurmSamples(train []string) []sample {
 		{"slurm-cpu", Slurm, []string{"nodes=4", "gpus=0", "procs=2", "cpus=1"}, train, ""},
 		{"slurm-translation", Slurm, []string{"name=translation-train", "nodes=2", "gpus=8", "cpus=10"}, translation(), ""},
 		{"slurm-zero", Slurm, []string{"nodes=2", "zero=2", "precision=bf16", "join-timeout=1800"}, []string{"-m", "pkg.train", "--lr", "1e-5"}, ""},
-		{"slurm-pyxis", Slurm, []string{"nodes=2", "container=pyxis", "image=nvcr.io#nvidia/pytorch:26.01-py3", "mount=/data/my wiki:/data:ro", "requeue=true", "zero=2"}, train, ""},
+		{"slurm-pyxis", Slurm, []string{"nodes=2", "container=pyxis", "image=nvcr.io#nvidia/pytorch:26.01-py3", "mount=/data/my wiki:/data:ro", "requeue=true", "zero=2", "env=HF_HOME=/hf", "env=LD_LIBRARY_PATH=/x y"}, train, ""},
 		{"slurm-apptainer", Slurm, []string{"nodes=2:4", "requeue=true", "container=apptainer", "image=/images/train.sif", "mount=/data:/data:ro", "mount=/scratch:/scratch"}, train, ""},
 		{"slurm-hostile", Slurm, []string{"nodes=2", "env=A='$(touch owned)'"}, hostile(), ""},
 	}

@@ -152,8 +152,8 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"word": remote.Word,
 		"argv": shellArgv,
 		"json": func(v any) string { return jsonText(v) },
-		// Kubernetes itself replaces $(NAME).
-		"arg":    func(s string) string { return jsonText(strings.ReplaceAll(s, "$(", "$$(")) },
+		// Kubernetes replaces $(NAME), and $$ by $.
+		"arg":    func(s string) string { return jsonText(strings.ReplaceAll(s, "$", "$$")) },
 		"plural": ui.Count,
 		"sub":    func(a, b int) int { return a - b },
 		"abs":    path.IsAbs,
@@ -177,10 +177,13 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"dockerShm":       func() string { return strings.NewReplacer("Gi", "g", "Mi", "m").Replace(v.ShmSize) },
 		"elasticRestarts": func() int { return cmp.Or(v.MaxRestarts, usualRestarts) },
 		"fixed":           v.fixed,
-		"fixedRestarts":   v.fixedRestarts,
-		"given":           v.given,
-		"gpusOf":          v.gpusOf,
-		"hasConfig":       v.DS.isSet,
+		"envNames": func() string { // without this option, values of the image take precedence
+			return strings.Join(lists.Map(slices.Concat(v.given(), v.FromEnv()), func(e Var) string { return e.Name }), ",")
+		},
+		"fixedRestarts": v.fixedRestarts,
+		"given":         v.given,
+		"gpusOf":        v.gpusOf,
+		"hasConfig":     v.DS.isSet,
 		"hostEnv": func(h inventory.Host) []Var {
 			return lists.Map(slices.Sorted(maps.Keys(h.Env)), func(name string) Var { return Var{Name: name, Value: h.Env[name]} })
 		},

@@ -154,13 +154,13 @@ func exportDropsEnvironment(s *subject) []hit {
 	var hits []hit
 	look := func(options []script.Option) {
 		o, ok := findOption(options, "export")
-		text, known := o.Value.Literal()
-		if !ok || !known || text == "" {
+		text := o.Value.Text()
+		if !ok || text == "" {
 			return
 		}
-		names := strings.Split(text, ",")
-		if !slices.ContainsFunc(names, func(name string) bool {
-			return slices.Contains([]string{"ALL", "NONE", "NIL"}, strings.ToUpper(name))
+		if !slices.ContainsFunc(strings.Split(text, ","), func(item string) bool {
+			name, _, _ := strings.Cut(item, "=")
+			return strings.Contains(name, "$") || slices.Contains([]string{"ALL", "NONE", "NIL"}, strings.ToUpper(name))
 		}) {
 			hits = append(hits, hit{at: o.At, message: "--export=" + text + " lists variables without ALL"})
 		}
@@ -247,11 +247,12 @@ func signalWithoutTrap(s *subject) []hit {
 		return []hit{{at: o.At, message: "the batch shell gets signal " + signal + ", and has no trap for it"}}
 	}
 	for _, c := range s.Commands {
-		if c.Depth == 0 && c.Name() == "srun" && !c.Background && !c.InFunction && s.startsTraining(c) {
+		trains := c.Name() == "srun" && s.startsTraining(c) || len(c.Via) == 0 && startsTrainer(c)
+		if c.Depth == 0 && trains && !c.Background && !c.InFunction {
 			return []hit{{
-				at: c.At, message: "the batch shell gets signal " + signal + " while srun runs in the foreground",
+				at: c.At, message: "the batch shell gets signal " + signal + " while " + c.Name() + " runs in the foreground",
 				why: "a shell runs a trap only after the command in the foreground has ended, which is too late",
-				fix: "run it in the background, and wait: srun ... & wait",
+				fix: "run it in the background, and wait: " + c.Name() + " ... & wait",
 			}}
 		}
 	}

@@ -195,7 +195,7 @@ func (r *Report) clockOffsets(logs []log, newYear bool) map[*log]time.Duration {
 	for i := range logs {
 		s := logs[i].scanner
 		last := parseMoment(s.clock)
-		if s.first.dated && last.dated {
+		if s.first.dated && last.dated && s.first != last { // one time says nothing of a clock
 			spans = append(spans, span{&logs[i], s.first.in(newYear), last.in(newYear)})
 		}
 	}
