@@ -25,9 +25,11 @@ func Compare(all []ProbedNode, mixed bool) []Difference {
 			facts, names, kinds = append(facts, n.Facts), append(names, n.Name), append(kinds, n.Kind)
 		}
 	}
-	diffs := []Difference{}
-	for _, d := range node.Compare(facts, append(node.Properties(), companions(facts)...)) {
-		diff := Difference{What: d.What, Must: d.Must && (!mixed || d.What == "deepspeed" || differWithinKind(d, kinds))}
+	diffs, properties := []Difference{}, append(node.Properties(), companions(facts)...)
+	for _, d := range node.Compare(facts, properties) {
+		of := slices.IndexFunc(properties, func(p node.Property) bool { return p.Name == d.What })
+		must := d.Must && (!mixed || d.What == "deepspeed" || differWithinKind(d, properties[of], kinds))
+		diff := Difference{What: d.What, Must: must}
 		for _, v := range d.Values {
 			value := DifferenceValue{Value: v.Value}
 			for _, i := range v.Nodes {
@@ -40,15 +42,16 @@ func Compare(all []ProbedNode, mixed bool) []Difference {
 	return diffs
 }
 
-// differWithinKind reports whether nodes of the same kind differ.
-func differWithinKind(d node.Diff, kinds []string) bool {
+// differWithinKind reports whether nodes of the same kind differ in what matters of a property.
+func differWithinKind(d node.Diff, p node.Property, kinds []string) bool {
 	value := map[string]string{} // by kind
 	for _, v := range d.Values {
+		key := p.Key(v.Value)
 		for _, i := range v.Nodes {
-			if seen, ok := value[kinds[i]]; ok && seen != v.Value && kinds[i] != "" {
+			if seen, ok := value[kinds[i]]; ok && seen != key && kinds[i] != "" {
 				return true
 			}
-			value[kinds[i]] = v.Value
+			value[kinds[i]] = key
 		}
 	}
 	return false

@@ -263,6 +263,11 @@ func TestCompareWithinKinds(t *testing.T) {
 	if got := must(true, a, b, same); !got["torch"] {
 		t.Errorf("%v", got)
 	}
+	old, patched := report.ProbedNode{Name: "p", Facts: facts("2.15.0"), Kind: "k2"}, report.ProbedNode{Name: "q", Facts: facts("2.15.0"), Kind: "k1"}
+	old.Facts.Python, patched.Facts.Python = "3.10.12", a.Facts.Python+"9"
+	if got := must(true, a, old, patched); got["python"] || len(got) != 1 {
+		t.Errorf("nodes of a kind whose Pythons differ in the patch level alone: %v", got)
+	}
 	lost := report.ProbedNode{Name: "d", Facts: node.Facts{Missing: []string{"python"}}}
 	if got := must(false, a, lost); len(got) != 0 {
 		t.Errorf("a node without Python differs in %v", got)
