@@ -316,8 +316,8 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		r.Report = ui.New(&said, ui.Options{})
 		p.Parts[0].Toolchain.Glibc = map[string]string{"glibc": "2.0"}[name]
 		a, err := r.Run(t.Context(), p)
-		left, _ := os.ReadDir(r.Dir)
-		kept, _ := os.ReadDir(r.Store.Dir)
+		left, _ := filepath.Glob(r.Dir + "/[^.]*") // and .dsbuild.lock
+		kept, _ := filepath.Glob(r.Store.Dir + "/[^.]*")
 		if c.want == "" {
 			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 5 || len(kept) != 1 || f.imported == "" ||
 				!strings.Contains(said.String(), "the ops were not run, because this CPU is old") {

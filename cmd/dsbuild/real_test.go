@@ -84,7 +84,7 @@ func checkFiles(t *testing.T, w wheel.Artifact, dist, name string, limit int64) 
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{"SHA256SUMS", name, name + wheel.ByteCodeSuffix, name + wheel.ManifestSuffix, name + wheel.ProvenanceSuffix}; !slices.Equal(names, want) {
+	if want := []string{".dsbuild.lock", "SHA256SUMS", name, name + wheel.ByteCodeSuffix, name + wheel.ManifestSuffix, name + wheel.ProvenanceSuffix}; !slices.Equal(names, want) {
 		t.Errorf("dist holds %q", names)
 	}
 	command(t, dist, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
