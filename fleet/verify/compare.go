@@ -182,6 +182,21 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if l.unreadable.Count > 0 {
 		n.differ(n.hintFor("no-permission"), "%s", l.unreadable.sentence("cannot be read by this user", "cannot be read by this user"))
 	}
+	n.addChangedFiles()
+	if l.Litter.Count > 0 {
+		n.note("%s", l.Litter.sentence("is in DeepSpeed's directory, but not in RECORD", "are in DeepSpeed's directory, but not in RECORD"))
+	}
+	if n.Facts.CondaRecord != "" && !l.Conda {
+		n.note("%s", n.Facts.CondaNote())
+	}
+	if l.Bare {
+		n.note("installed DeepSpeed has no RECORD: its files are only compared with other nodes'")
+	}
+}
+
+// addChangedFiles adds the files that are not as they were installed.
+func (n *nodeState) addChangedFiles() {
+	l := n.installed
 	try := byHandHint
 	if l.Noted != nil {
 		try = "reinstall the wheel, whose files have changed: " + fault.Deploy().String()
@@ -202,15 +217,6 @@ func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
 		if c.p.Count > 0 {
 			n.differ(try, "%s", c.p.sentence(c.one, c.many))
 		}
-	}
-	if l.Litter.Count > 0 {
-		n.note("%s", l.Litter.sentence("is in DeepSpeed's directory, but not in RECORD", "are in DeepSpeed's directory, but not in RECORD"))
-	}
-	if n.Facts.CondaRecord != "" && !l.Conda {
-		n.note("%s", n.Facts.CondaNote())
-	}
-	if l.Bare {
-		n.note("installed DeepSpeed has no RECORD: its files are only compared with other nodes'")
 	}
 }
 
