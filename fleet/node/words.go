@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -21,15 +22,13 @@ func NewNodeError(words string) *NodeError {
 	return &NodeError{ui.Shorten(ui.OneLine(words), maxWords)}
 }
 
-func (e *NodeError) Error() string { return nodeSays + e.words }
-
-const nodeSays = "node reported: "
+func (e *NodeError) Error() string { return nodeerr.Reported + e.words }
 
 // hereError is an error of a program that ran on this machine as it does on a node.
 type hereError struct{ error }
 
 func (e *hereError) Error() string {
-	return strings.ReplaceAll(e.error.Error(), nodeSays, "")
+	return strings.ReplaceAll(e.error.Error(), nodeerr.Reported, "")
 }
 func (e *hereError) Unwrap() error { return e.error }
 

@@ -13,6 +13,9 @@ import (
 	"strings"
 )
 
+// Reported stands before what a node itself says, so that no reader takes it for dsbuild's words.
+const Reported = "node reported: "
+
 // gap replaces a marked value.
 const gap = "…"
 

@@ -436,11 +436,14 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 }
 
 // disconnected matches a node's message that it ends the connection.
-var disconnected = regexp.MustCompile(`^(ssh: disconnect, reason \d+: )(.*)$`)
+var disconnected = regexp.MustCompile(`(?s)^(ssh: disconnect, reason \d+: )(.*)$`)
 
-// reported marks a text as the node's.
+// maxReported is how many bytes of a node's text an error repeats.
+const maxReported = 300
+
+// reported marks a text as the node's, on one line.
 func reported(text string) string {
-	return "node reported: " + clip(strings.Join(strings.Fields(text), " "), maxPrompt)
+	return nodeerr.Reported + clip(strings.Join(strings.Fields(text), " "), maxReported)
 }
 
 // algorithmName matches the names that a node may send (RFC 4251, section 6).

@@ -208,11 +208,11 @@ var noJob = regexp.MustCompile(`(?i)pam_slurm|no (active|running) jobs? on this 
 // withMessage adds the node's message to the error of a login. PAM modules send their reason that way,
 // such as the text of /run/nologin, or the message of Slurm's module, which admits only users with a job.
 func (l *login) withMessage(err error) error {
-	said := clip(strings.Join(strings.Fields(l.said), " "), 300)
-	if said == "" {
+	if strings.TrimSpace(l.said) == "" {
 		return err
 	}
-	err = nodeerr.Errorf("%w; node reported: %s", err, said)
+	said := reported(l.said)
+	err = nodeerr.Errorf("%w; %s", err, said)
 	if noJob.MatchString(said) {
 		return fault.WithHint(err,
 			"connect within a Slurm job: --via slurm; the node admits only users who have a job there")

@@ -156,6 +156,7 @@ func TestNodesNamesAreNames(t *testing.T) {
 	for name, err := range map[string]error{
 		"methods":    l.refused("ssh: unable to authenticate"),
 		"disconnect": handshakeError(target, errors.New("ssh: handshake failed: ssh: disconnect, reason 2: "+lie), &hostKeyCheck{}, &login{target: target}, &aliveConn{first: []byte("x")}),
+		"two lines":  handshakeError(target, errors.New("ssh: handshake failed: ssh: disconnect, reason 2: closed\n"+lie), &hostKeyCheck{}, &login{target: target}, &aliveConn{first: []byte("x")}),
 		"no version": handshakeError(target, io.EOF, &hostKeyCheck{}, &login{target: target}, &aliveConn{first: []byte(lie)}),
 	} {
 		if before, _, found := strings.Cut(err.Error(), "This is expected"); found && !strings.Contains(before, "node reported: ") {
