@@ -131,10 +131,10 @@ func (c *fitCheck) checkPython() {
 	}
 	tags := lists.Map(c.tags, func(tag [3]string) string { return tag[0] })
 	built, have := cmp.Or(c.m.Python, lists.And(appendMissing(nil, tags))), c.f.Python
-	if i := slices.IndexFunc(c.tags, func(tag [3]string) bool { return freeThreaded(tag[1]) }); i >= 0 {
+	if i := slices.IndexFunc(c.tags, func(tag [3]string) bool { return wheel.FreeThreaded(tag[1]) }); i >= 0 {
 		built += " (" + c.tags[i][1] + ")"
 	}
-	if freeThreaded(c.f.Tag) {
+	if wheel.FreeThreaded(c.f.Tag) {
 		have += " without the GIL (" + c.f.Tag + ")"
 	}
 	c.addReason("built for Python %s, but this node has %s", built, have)

@@ -168,7 +168,7 @@ func (g *grouper) nodeHint(f node.Facts) string {
 		}
 	}
 	// The package index has the node's torch, so it was not chosen for a special reason.
-	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
+	usual := !wheel.FreeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
 		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") &&
 			(f.CXX11ABI == nil || *f.CXX11ABI != r.OldABI)
 	})

@@ -480,7 +480,8 @@ func (l *lookup) selectOps(asked []string) {
 			l.ops, l.byName = append(l.ops, op.inRelease(l.deepspeed.Version)), append(l.byName, named)
 			for _, f := range op.Wrong {
 				if f.contains(l.deepspeed.Version) {
-					l.notes = append(l.notes, fmt.Sprintf("%s of DeepSpeed %s computes wrong numbers: %s%s", op.Name, l.deepspeed.Version, f.Why, f.laterWords("is fixed")))
+					l.notes = append(l.notes, fmt.Sprintf("%s of DeepSpeed %s computes wrong numbers: %s%s",
+						op.Name, l.deepspeed.Version, f.Why, f.laterWords("is fixed")))
 				}
 			}
 		}

@@ -43,19 +43,13 @@ func installsPython(python, abi string, f node.Facts) bool {
 	case "none":
 		return want <= have && (kind == "py" || want == have)
 	case "abi3":
-		return kind == "cp" && firstStable <= want && want <= have && !freeThreaded(f.Tag)
+		return kind == "cp" && firstStable <= want && want <= have && !wheel.FreeThreaded(f.Tag)
 	}
 	return kind == "cp" && want == have && abi == f.Tag
 }
 
 // firstStable is the minor version of the first Python with a stable ABI.
 const firstStable = 2
-
-// freeThreaded reports whether a tag belongs to a Python without the global lock, which has a
-// different ABI: "cp313t".
-func freeThreaded(tag string) bool {
-	return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t")
-}
 
 // machineOf returns the machine of a platform: "x86_64" of "linux_x86_64". A platform
 // other than Linux is returned whole.

@@ -28,17 +28,13 @@ func TestHoldRun(t *testing.T) {
 	}
 	mustBe := func(want ...int) {
 		t.Helper()
-		entries, err := os.ReadDir(dir)
+		names, err := filepath.Glob(filepath.Join(dir, "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var names []string
-		for _, e := range entries {
-			names = append(names, e.Name())
-		}
-		all := []string{"20261130"}
+		all := []string{filepath.Join(dir, "20261130")}
 		for _, i := range want {
-			all = append(all, name(i))
+			all = append(all, filepath.Join(dir, name(i)))
 		}
 		if !slices.Equal(names, all) {
 			t.Errorf("folders %s, want %s", strings.Join(names, " "), strings.Join(all, " "))

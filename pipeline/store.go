@@ -109,11 +109,13 @@ func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 		}
 		var dirs []string
 		for _, e := range entries {
-			dir := filepath.Join(s.Dir, e.Name())
-			if !strings.HasPrefix(e.Name(), ".") {
+			switch dir := filepath.Join(s.Dir, e.Name()); {
+			case !strings.HasPrefix(e.Name(), "."):
 				dirs = append(dirs, dir)
-			} else if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), ".new-") && time.Since(info.ModTime()) > 24*time.Hour {
-				_ = os.RemoveAll(dir) // of a process that was killed
+			case strings.HasPrefix(e.Name(), ".new-"):
+				if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+					_ = os.RemoveAll(dir) // of a process that was killed
+				}
 			}
 		}
 		for _, dir := range LeastRecentlyUsed(dirs, s.Keep) {

@@ -289,6 +289,11 @@ var (
 	tagSet   = regexp.MustCompile(`^[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-[A-Za-z0-9_.]+$`)
 )
 
+// FreeThreaded reports whether a tag belongs to a Python without the global lock, which has a different ABI: "cp313t".
+func FreeThreaded(tag string) bool {
+	return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t")
+}
+
 // expandTags returns the tags that a compressed set stands for (PEP 425):
 // cp38.cp39-abi3-linux_x86_64 is two.
 func expandTags(tag string) ([]string, error) {

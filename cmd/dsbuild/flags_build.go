@@ -125,7 +125,8 @@ func (f *buildFlags) addBuilder(cmd *cobra.Command) {
 	parsedVar(flags, &f.engine, "engine", "", "string", parseEngine,
 		"`ADDRESS` Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF or "+
 			"kube-pod://POD?namespace=NAME")
-	parsedVar(flags, &f.jobs, "jobs", "", "int", atLeast(1), "`N` Number of parallel compile jobs (default: one per core); fewer if memory is low")
+	parsedVar(flags, &f.jobs, "jobs", "", "int", atLeast(1),
+		"`N` Number of parallel compile jobs (default: one per core); fewer if memory is low")
 	flags.StringVar(&f.sign, "sign", "",
 		"`KEY` Sign the wheels with this SSH private key, or with the agent's key for a .pub file (docs/signing.md)")
 	inGroup(cmd, groupBuild, "builder", "engine", "jobs", "sign")

@@ -296,9 +296,6 @@ func writeFiles(a *app, f launchFlags, files []launch.File) error {
 		if len(files) > 1 || directory {
 			to = filepath.Join(path, file.Name)
 		}
-		if info, err := os.Stat(to); err == nil && info.IsDir() {
-			return usagef("--output: %s is a directory", to)
-		}
 		if err := checkOutput("--output", to, f.inputs...); err != nil {
 			return err
 		}

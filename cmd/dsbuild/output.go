@@ -77,14 +77,17 @@ func writeReports(nodes nodeFlags, r nodeReport) error {
 	return errors.Join(errs...)
 }
 
-// checkOutput returns an error if writing an output would destroy what has its name: a file that the command reads, a device
-// or a pipe, or /dev/stdout. Files are replaced, not written in place.
+// checkOutput returns an error if writing an output would destroy what has its name: a file that the command reads, a
+// directory, a device or a pipe, or /dev/stdout. Files are replaced, not written in place.
 func checkOutput(flag, output string, inputs ...string) error {
 	out, err := os.Stat(output)
 	if err != nil {
 		return nil //nolint:nilerr // there is no such file, or writing it fails
 	}
-	if target, _ := os.Readlink(output); out.IsDir() || !out.Mode().IsRegular() || strings.HasPrefix(target, "/proc/") {
+	if out.IsDir() {
+		return usagef("%s: %s is a directory", flag, output)
+	}
+	if target, _ := os.Readlink(output); !out.Mode().IsRegular() || strings.HasPrefix(target, "/proc/") {
 		return usagef("%s: %s is not a regular file", flag, output)
 	}
 	for _, input := range inputs {

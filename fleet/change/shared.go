@@ -324,11 +324,14 @@ func (s *Sharing) askOutside(
 // shell runs a script on a node and returns the words that it prints. The error holds what the script printed on standard
 // error. shell replaces a connection that was idle for too long.
 func shell(ctx context.Context, n *fleet.Node, script string, args ...string) ([]string, error) {
-	said := remote.NewAnswer(func() {}) // RunForAnswer limits it
-	cmd := remote.Command{Argv: append([]string{"sh", "-c", script, "sh"}, args...), Stderr: said}
-	out, err := remote.RunForAnswer(ctx, n.Runner, cmd)
+	var said *remote.Tail
+	run := func() (string, error) {
+		said = &remote.Tail{Most: 64 << 10}
+		return remote.RunForAnswer(ctx, n.Runner, remote.Command{Argv: append([]string{"sh", "-c", script, "sh"}, args...), Stderr: said})
+	}
+	out, err := run()
 	if errors.Is(err, remote.ErrLost) && n.Reconnect(ctx) == nil {
-		out, err = remote.RunForAnswer(ctx, n.Runner, cmd)
+		out, err = run()
 	}
 	if errors.As(err, new(*remote.ExitError)) && said.String() != "" {
 		err = fmt.Errorf("%w (%w)", node.NewNodeError(said.String()), err)

@@ -7,7 +7,8 @@ say() { printf '\n@@dsbuild-python %s %s\n' "$1" "$2"; }
 usable() { command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 8))' </dev/null >/dev/null 2>&1; }
 
 say home "$home"
-danger=$(unsafe "$folder" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons) || danger="cannot check who can change $folder"
+danger=$(unsafe "$folder" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons) ||
+	danger="cannot check who can change $folder"
 [ -z "$danger" ] || { say unsafe "$danger" && exit 0; }
 for program; do
 	[ -x "$home/.dsbuild/pythons/$program" ] && say there "$program"

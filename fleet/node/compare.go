@@ -68,7 +68,7 @@ func Properties() []Property {
 
 // pythonVersion is X.Y.Z, or X.Y.Zt for a free-threaded Python, which loads other extension modules.
 func pythonVersion(f Facts) string {
-	if strings.HasSuffix(f.Tag, "t") {
+	if wheel.FreeThreaded(f.Tag) {
 		return f.Python + "t"
 	}
 	return f.Python

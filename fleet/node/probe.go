@@ -326,7 +326,8 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 func (a *answer) missingPython(broken *ScriptError) []string {
 	switch {
 	case a.python != nil && (a.python.SitePackages == "" || a.python.Dists == nil):
-		return []string{fmt.Sprintf("python 3.8 or later (%s is %s)", QuotePath(cmp.Or(a.python.Executable, "it")), PlainVersion(a.python.Python))}
+		return []string{fmt.Sprintf("python 3.8 or later (%s is %s)",
+			QuotePath(cmp.Or(a.python.Executable, "it")), PlainVersion(a.python.Python))}
 	case a.python != nil:
 		return nil
 	case a.link != "":

@@ -78,11 +78,11 @@ func bounded(ctx context.Context) (limited context.Context, over func(), flooded
 func RunForAnswer(ctx context.Context, on Runner, cmd Command) (string, error) {
 	limited, over, flooded, end := bounded(ctx)
 	defer end()
-	out, errs := NewAnswer(over), []io.Writer{NewAnswer(over)}
+	out, errs := NewAnswer(over), io.Writer(NewAnswer(over))
 	if cmd.Stderr != nil {
-		errs = append(errs, cmd.Stderr)
+		errs = io.MultiWriter(errs, cmd.Stderr)
 	}
-	cmd.Stdout, cmd.Stderr = out, io.MultiWriter(errs...)
+	cmd.Stdout, cmd.Stderr = out, errs
 	err := on.Run(limited, cmd)
 	return out.String(), flooded(err)
 }

@@ -115,7 +115,8 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 		}
 	}
 	if c.Index != nil && filepath.Clean(c.Index.Dir) == filepath.Clean(c.Dir) {
-		r.Add(lineerr.Position{File: r.File}, "use another directory for one of them", "dir and index are the same directory, all of which is published")
+		r.Add(lineerr.Position{File: r.File}, "use another directory for one of them",
+			"dir and index are the same directory, all of which is published")
 	}
 	if !given {
 		r.Add(r.Place(body), leastConfig, "the file lists no wheels")

@@ -127,8 +127,10 @@ def tell_foreign_commands(site, rows):
         path = os.path.normpath(os.path.join(site, row[0]))
         program = interpreter_of(path) if os.path.dirname(path) == scripts_folder() else ""
         is_python = program.startswith("/") and os.path.basename(program).startswith("python")
-        same = sys.prefix == sys.base_prefix and os.path.realpath(program) == os.path.realpath(sys.executable)  # a venv's is a link, too
-        if is_python and not same and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
+        if is_python and folder_id(program) not in (folder_id(path), folder_id(sys.executable)):
+            # The system's Python may have another link to it, but a venv's is a link to the Python of another environment.
+            if sys.prefix == sys.base_prefix and os.path.realpath(program) == os.path.realpath(sys.executable):
+                continue
             emit({"wrong": "command %s starts the Python of another environment: %s" % (path, program), "advice": "other-python"})
             return
 

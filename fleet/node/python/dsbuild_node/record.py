@@ -7,7 +7,8 @@ from dsbuild_node.distributions import named_infos, site_names, sites
 from dsbuild_node.files import content, load_json, open_regular, resolved, text
 
 HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
-CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".start", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")  # endings of code and its sources
+# Endings of code and its sources.
+CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".start", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")
 BUFFER = memoryview(bytearray(1 << 17))  # for reading; these programs have one thread
 
 
