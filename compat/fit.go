@@ -82,7 +82,7 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 // empty, the node gets no torch.
 func (t *Tables) FitTorch(m wheel.Manifest, f node.Facts, torch string) Verdict {
 	release, local, _ := strings.Cut(torch, "+")
-	f.Torch, f.TorchCUDA, f.CXX11ABI = release, t.TorchCUDA(torch, machineOf(f.Platform)), nil
+	f.Torch, f.TorchBuild, f.TorchCUDA, f.CXX11ABI = release, local, t.TorchCUDA(torch, machineOf(f.Platform)), nil
 	i := slices.IndexFunc(t.Torches, func(r Torch) bool { return r.Version == release })
 	if all := m.CUDAs(); i < 0 && local == "" && len(all) > 0 { // the tables lack it, so its CUDA is no reason
 		f.TorchCUDA = all[len(all)-1]
@@ -185,14 +185,14 @@ func (c *fitCheck) checkTorch() {
 		case olderMinor(c.f.Torch, oldest):
 			c.addReason("built for torch %s or newer, but this node has %s", oldest, firstTwo(c.f.Torch))
 		case preRelease(c.f.Torch) && firstTwo(c.f.Torch) == firstTwo(oldest):
-			c.addNote("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
+			c.addNote("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.TorchVersion(), oldest)
 		}
 	case c.m.Torch == "":
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
 		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
 		c.addNote("this node's torch %s is not a release: ops built against torch %s may not load with it",
-			c.f.Torch, c.m.Torch)
+			c.f.TorchVersion(), c.m.Torch)
 	}
 }
 
@@ -323,18 +323,14 @@ func (c *fitCheck) checkCPU() {
 	}
 }
 
-// torchLacks returns the node's torch if it is from the package index and has no code for a GPU, and ""
-// otherwise. Nothing is known about other builds of torch (2.6.0a0, without the +cu124 of the wheels).
-func (c *fitCheck) torchLacks(arch string) string {
-	release, local, _ := strings.Cut(c.f.Torch, "+")
-	if local != "cu"+strings.ReplaceAll(c.f.TorchCUDA, ".", "") {
-		return ""
+// torchLacks reports whether the node's torch is from the package index and has no code for a GPU. Nothing is known
+// about other builds of torch, whose local version is not the wheels' cu124.
+func (c *fitCheck) torchLacks(arch string) bool {
+	if c.f.TorchBuild != "cu"+strings.ReplaceAll(c.f.TorchCUDA, ".", "") {
+		return false
 	}
-	i := slices.IndexFunc(c.Torches, func(r Torch) bool { return r.Version == release && r.CUDA == c.f.TorchCUDA })
-	if i < 0 || c.torchRunsOn(c.Torches[i], archOf(arch), machineOf(c.f.Platform)) {
-		return ""
-	}
-	return c.f.Torch
+	i := slices.IndexFunc(c.Torches, func(r Torch) bool { return r.Version == c.f.Torch && r.CUDA == c.f.TorchCUDA })
+	return i >= 0 && !c.torchRunsOn(c.Torches[i], archOf(arch), machineOf(c.f.Platform))
 }
 
 // checkGPUs compares the device code with every GPU, each kind once.
@@ -365,8 +361,8 @@ func (c *fitCheck) checkGPUs() {
 }
 
 func (c *fitCheck) checkGPU(name, arch string) {
-	if torch := c.torchLacks(arch); torch != "" {
-		c.addReason("this node's torch %s has no code for %s, so torch does not run on it", torch, name)
+	if c.torchLacks(arch) {
+		c.addReason("this node's torch %s has no code for %s, so torch does not run on it", c.f.TorchVersion(), name)
 	}
 	if c.hasSASS(c.m.Archs, arch) {
 		c.noteMissingOps(name, arch)

@@ -160,11 +160,13 @@ func (c *fitCase) setNode(key, value string) bool {
 	f := &c.facts
 	text := map[string]*string{
 		"driver": &f.Driver, "python": &f.Python, "tag": &f.Tag, "platform": &f.Platform, "glibc": &f.Glibc,
-		"libstdcxx": &f.Libstdcxx, "torch": &f.Torch, "torchcuda": &f.TorchCUDA,
+		"libstdcxx": &f.Libstdcxx, "torchcuda": &f.TorchCUDA,
 	}[key]
 	switch {
 	case text != nil:
 		*text = value
+	case key == "torch":
+		f.Torch, f.TorchBuild, _ = strings.Cut(value, "+")
 	case key == "cpu":
 		f.CPU = level(value)
 	case key == "abi":

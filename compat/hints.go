@@ -131,8 +131,8 @@ func unusable(f node.Facts) (reason, hint string) {
 	case f.ExternallyManaged:
 		_, hint = f.Unusable()
 		return "the system manages this Python (PEP 668), and it must not be changed", hint
-	case strings.Contains(f.Torch, "+rocm"):
-		return fmt.Sprintf("torch %s is for AMD GPUs; dsbuild supports only NVIDIA GPUs", f.Torch),
+	case strings.HasPrefix(f.TorchBuild, "rocm"):
+		return fmt.Sprintf("torch %s is for AMD GPUs; dsbuild supports only NVIDIA GPUs", f.TorchVersion()),
 			"build on the node with DeepSpeed's setup.py, or exclude the node"
 	case f.Torch == "":
 		_, hint = f.NoTorch()

@@ -34,7 +34,7 @@ func (g *grouper) newGroup(classes []*nodeClass) Group {
 	}
 	for _, c := range classes {
 		for _, note := range g.Fit(r.made.manifest(), c.facts).Notes {
-			if preRelease(c.facts.Torch) && strings.Contains(note, c.facts.Torch) {
+			if preRelease(c.facts.Torch) && strings.Contains(note, c.facts.TorchVersion()) {
 				r.Reasons = appendMissing(r.Reasons, []string{note})
 			}
 		}
@@ -72,7 +72,7 @@ func (r *groupReasons) versions(of func(node.Facts) string) []string {
 // chooseTorch picks the release that all nodes have if the tables know it, else the newest with
 // that minor version.
 func (r *groupReasons) chooseTorch() {
-	have := r.versions(func(f node.Facts) string { v, _, _ := strings.Cut(f.Torch, "+"); return v })
+	have := r.versions(func(f node.Facts) string { return f.Torch })
 	if r.Request.ABI == wheel.StableABI {
 		m := r.made.manifest()
 		what := fmt.Sprintf("torch's stable ABI: torch %s or newer and Python %s", m.Torch, m.Python)

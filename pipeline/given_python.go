@@ -69,7 +69,6 @@ func ReadGivenPython(ctx context.Context, python string) (GivenPython, error) {
 		return GivenPython{}, fmt.Errorf("environment of %s: %w", python, node.WithoutNodePrefix(err))
 	}
 	g := GivenPython{Facts: facts}
-	g.Torch, _, _ = strings.Cut(g.Torch, "+") // Details has all of it
 	if facts.Executable == "" || facts.Dists == nil {
 		why := node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; ")))
 		return g, environmentError(python, "", "not a Python interpreter: "+why.Error())

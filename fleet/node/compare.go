@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,7 +48,7 @@ func Title(property string) string {
 func Properties() []Property {
 	return []Property{
 		{Name: "deepspeed", Must: true, key: wheel.SourceVersion, Of: func(f Facts) string { return installedOf(f).Version }},
-		{Name: "torch", Must: true, Of: func(f Facts) string { return f.Torch }},
+		{Name: "torch", Must: true, Of: torchVersion},
 		{Name: "cuda", Must: true, Of: func(f Facts) string { return f.TorchCUDA }},
 		{Name: "cxx11abi", Must: true, Unknown: true, Of: abiName},
 		{Name: "nccl", Must: true, Unknown: true, Of: func(f Facts) string { return f.NCCL }},
@@ -64,6 +65,17 @@ func Properties() []Property {
 		{Name: "container", Of: func(f Facts) string { return f.Container }},
 		{Name: "environment", Unknown: true, Of: func(f Facts) string { return f.Environment }},
 	}
+}
+
+// usualBuild matches the local versions of the builds of torch that differ only in their CUDA, which is another property.
+var usualBuild = regexp.MustCompile(`^(cu\d+|cpu|)$`)
+
+// torchVersion is X.Y.Z, and the build if it is not a usual one: +rocm6.4, +git1a2b, +1a2b.nv25.09.
+func torchVersion(f Facts) string {
+	if usualBuild.MatchString(f.TorchBuild) {
+		return f.Torch
+	}
+	return f.TorchVersion()
 }
 
 // pythonVersion is X.Y.Z, or X.Y.Zt for a free-threaded Python, which loads other extension modules.

@@ -72,7 +72,7 @@ func TestCompareWhatMustBeEqual(t *testing.T) {
 		"nccl":                      {func(f *node.Facts) { f.NCCL = "2.27.3" }, true},
 		"python":                    {func(f *node.Facts) { f.Python = "3.12.2" }, true},
 		"python, free-threaded":     {func(f *node.Facts) { f.Tag += "t" }, true},
-		"torch, another build":      {func(f *node.Facts) { f.Torch += "+rocm6.4" }, true},
+		"torch, another build":      {func(f *node.Facts) { f.TorchBuild = "rocm6.4" }, true},
 		"python, patch level":       {func(f *node.Facts) { f.Python = "3.11.9" }, false},
 		"transformers":              {func(f *node.Facts) { f.Transformers = "4.57.1" }, true},
 		"transformers, none":        {func(f *node.Facts) { f.Transformers = "" }, true},

@@ -35,14 +35,15 @@ type Facts struct {
 	Pip               string `json:"pip"`                 // version, or ""
 	PipWheel          string `json:"pip_wheel"`           // without Pip, a wheel on the node to run pip from, or ""
 
-	Torch        string `json:"torch"`        // e.g. 2.15.0
-	TorchCUDA    string `json:"torch_cuda"`   // e.g. 13.2, or "" for a CPU build
-	Libstdcxx    string `json:"libstdcxx"`    // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
-	CXX11ABI     *bool  `json:"cxx11abi"`     // of torch, or nil if unknown
-	NCCL         string `json:"nccl"`         // version that torch uses: X.Y.Z
-	Transformers string `json:"transformers"` // version, or ""
-	Container    string `json:"container"`    // the commands run in it: docker, podman, apptainer …, or ""
-	Environment  string `json:"environment"`  // venv, conda or system
+	Torch        string `json:"torch"`                 // e.g. 2.15.0
+	TorchBuild   string `json:"torch_build,omitempty"` // its local version: cu132, cpu, rocm6.4
+	TorchCUDA    string `json:"torch_cuda"`            // e.g. 13.2, or "" for a CPU build
+	Libstdcxx    string `json:"libstdcxx"`             // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
+	CXX11ABI     *bool  `json:"cxx11abi"`              // of torch, or nil if unknown
+	NCCL         string `json:"nccl"`                  // version that torch uses: X.Y.Z
+	Transformers string `json:"transformers"`          // version, or ""
+	Container    string `json:"container"`             // the commands run in it: docker, podman, apptainer …, or ""
+	Environment  string `json:"environment"`           // venv, conda or system
 
 	InUse      []Process `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
 	InUseMore  int       `json:"in_use_more,omitempty"` // how many more there are
@@ -289,6 +290,14 @@ func (f Facts) Unusable() (why nodeerr.Message, hint string) {
 			fault.Set("python", "the interpreter of an environment").String() + "; python3 -m venv or uv venv creates one"
 	}
 	return nodeerr.Message{}, ""
+}
+
+// TorchVersion returns torch's whole version: 2.15.0+cu132.
+func (f Facts) TorchVersion() string {
+	if f.TorchBuild == "" {
+		return f.Torch
+	}
+	return f.Torch + "+" + f.TorchBuild
 }
 
 // NoTorch returns the message and the hint for an environment without torch. It returns "" if it has torch.

@@ -146,8 +146,8 @@ func TestProbeReadsWhatTorchIsMadeOf(t *testing.T) {
 	put("nvidia_nccl_cu12-2.24.0.dist-info/METADATA", "Name: nvidia-nccl-cu12\nVersion: 2.24.0\n")
 	put("transformers-4.57.0.dist-info/METADATA", "Name: transformers\nVersion: 4.57.0\n")
 	f := probe(t, local{}, node.ProbeOptions{Python: python})
-	if f.Torch != "2.6.0a0+cu124.d2026" || f.TorchCUDA != "12.4" || f.NCCL != "2.24.0" || f.Transformers != "4.57.0" || f.Environment != "venv" {
-		t.Errorf("torch %q, CUDA %q, NCCL %q, transformers %q, %s", f.Torch, f.TorchCUDA, f.NCCL, f.Transformers, f.Environment)
+	if f.Torch != "2.6.0a0" || f.TorchBuild != "cu124.d2026" || f.TorchCUDA != "12.4" || f.NCCL != "2.24.0" || f.Transformers != "4.57.0" || f.Environment != "venv" {
+		t.Errorf("torch %q, build %q, CUDA %q, NCCL %q, transformers %q, %s", f.Torch, f.TorchBuild, f.TorchCUDA, f.NCCL, f.Transformers, f.Environment)
 	}
 	// A conda environment is one by its records, and has its NCCL there.
 	prefix := filepath.Dir(filepath.Dir(python))

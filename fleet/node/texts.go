@@ -23,15 +23,9 @@ type texts struct {
 	ABI     string   `json:"abi_text"` // 0, 1, or the rest of a constructor's name
 }
 
-// usualBuild matches the local versions of the builds of torch that differ only in their CUDA.
-var usualBuild = regexp.MustCompile(`^(cu\d+|cpu)$`)
-
 // fillFacts adds the facts in the texts to the facts of the same node.
 func (t texts) fillFacts(f *Facts) {
-	f.Torch = assignedString(t.Torch, "__version__")
-	if version, build, _ := strings.Cut(f.Torch, "+"); usualBuild.MatchString(build) {
-		f.Torch = version // the CUDA is another fact; +rocm6.4, +gitA and +A.nv25.09 are other builds
-	}
+	f.Torch, f.TorchBuild, _ = strings.Cut(assignedString(t.Torch, "__version__"), "+")
 	if f.Torch != "" {
 		f.TorchCUDA = assignedString(t.Torch, "cuda")
 		f.NCCL = ncclVersion(f.Dists, f.TorchCUDA, t.NCCL)

@@ -27,7 +27,7 @@ func WithEnvironment(python, torch string) (func(node.Facts) node.Facts, error) 
 	return func(f node.Facts) node.Facts {
 		f.Python, f.Tag = python+".0", "cp"+strings.ReplaceAll(python, ".", "")
 		f.ExternallyManaged = false // the environment is new
-		f.Torch, f.TorchCUDA = version, tables.TorchCUDA(torch, strings.TrimPrefix(f.Platform, "linux_"))
+		f.Torch, f.TorchBuild, f.TorchCUDA = version, local, tables.TorchCUDA(torch, strings.TrimPrefix(f.Platform, "linux_"))
 		f.CXX11ABI, f.DeepSpeed, f.Missing = nil, nil, nil
 		return f
 	}, nil

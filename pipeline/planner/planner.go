@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/compat/evidence"
@@ -192,9 +191,8 @@ func (p *Planner) Group(ctx context.Context, nodes []compat.Member, r wheel.Requ
 	}
 	asked := map[[2]string]bool{}
 	for _, n := range nodes {
-		version, _, _ := strings.Cut(n.Facts.Torch, "+")
-		torch := wheel.Request{Torch: version, CUDA: n.Facts.TorchCUDA}
-		known := p.tables.OffersTorch(wheel.Request{Torch: wheel.Minor(version), CUDA: torch.CUDA})
+		torch := wheel.Request{Torch: n.Facts.Torch, CUDA: n.Facts.TorchCUDA}
+		known := p.tables.OffersTorch(wheel.Request{Torch: wheel.Minor(torch.Torch), CUDA: torch.CUDA})
 		if torch.Torch == "" || torch.CUDA == "" || asked[[2]string{torch.Torch, torch.CUDA}] || known {
 			continue
 		}
