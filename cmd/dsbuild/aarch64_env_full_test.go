@@ -100,8 +100,9 @@ func torchElsewhere(t *testing.T, x *wheelindex.Index, machine, site string) {
 	})
 }
 
-// startUnderQemu has a Python that qemu-user runs start programs for aarch64 as the kernel of such a machine would.
-const startUnderQemu = `import _posixsubprocess
+// startUnderQemu has a Python that qemu-user runs start programs for aarch64 as the kernel of such a machine would. Within the root
+// of aarch64, which has no qemu, the kernel does.
+const startUnderQemu = `import _posixsubprocess, os
 start = _posixsubprocess.fork_exec
 def fork_exec(words, programs, *rest):
     for program in programs:
@@ -114,7 +115,8 @@ def fork_exec(words, programs, *rest):
             words, programs = [QEMU, "-0", words[0], program] + list(words[1:]), (QEMU.encode(),)
         break
     return start(words, programs, *rest)
-_posixsubprocess.fork_exec = fork_exec
+if os.path.exists(QEMU):
+    _posixsubprocess.fork_exec = fork_exec
 `
 
 // armPython311 puts a Python 3.11 that qemu-user runs into bin of a node, which is on its PATH.
