@@ -273,32 +273,33 @@ func (m *member) checkXIDs() {
 		return
 	}
 	type trouble struct{ gpu, number string }
-	times := map[trouble]int{}
+	times, last := map[trouble]int{}, map[trouble]string{}
 	var order []trouble
 	for _, line := range p.Lines {
 		if found := xid.FindStringSubmatch(line); found != nil {
 			t := trouble{found[1], found[2]}
+			last[t] = strings.TrimSpace(line)
 			if times[t]++; times[t] == 1 {
 				order = append(order, t)
 			}
 		}
 	}
-	// A faulty program causes the first, and NVIDIA's XID catalog says of the others that nothing is to be done. All that
+	// A faulty program causes the first, and NVIDIA's XID catalog says of the second that nothing is to be done. All that
 	// are not listed come from the GPU, its driver or its links.
-	harmless := []int{
-		8, 11, 13, 25, 31, 32, 39, 40, 41, 43, 45, 68, 69, 94, 109,
-		37, 38, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 154,
-	}
+	ofPrograms := []int{8, 11, 13, 25, 31, 32, 39, 40, 41, 43, 45, 68, 69, 94, 109}
+	harmless := []int{37, 38, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141}
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
-		if slices.Contains(harmless, number) {
-			m.addFinding(Devices, Warning, "run sudo dmesg | grep Xid to find the program that most likely caused it",
-				"GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
-			continue
+		level := Warning
+		why, hint := "", "run sudo dmesg | grep Xid to find the program that most likely caused it"
+		switch {
+		case slices.Contains(harmless, number), number == 154 && strings.HasSuffix(last[t], "(None)"): // what to do changed to nothing
+			why, hint = "; NVIDIA's XID catalog asks for no action", ""
+		case !slices.Contains(ofPrograms, number):
+			level = Error
+			hint = "run sudo dmesg | grep Xid; NVIDIA's XID catalog explains the number; reboot the node, or reset the GPU and run sudo dmesg -C"
 		}
-		m.addFinding(Devices, Error,
-			"run sudo dmesg | grep Xid; NVIDIA's XID catalog explains the number; reboot the node, or reset the GPU and run sudo dmesg -C",
-			"GPU %s: XID %d, %s since boot", t.gpu, number, timesOf(times[t]))
+		m.addFinding(Devices, level, hint, "GPU %s: XID %d, %s since boot%s", t.gpu, number, timesOf(times[t]), why)
 	}
 }
 

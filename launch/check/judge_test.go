@@ -265,7 +265,7 @@ func TestDevices(t *testing.T) {
 		"n3 error: GPU 2: slowed down by the hardware",
 		"n3 warning: GPUs in use by pid 4711 (python3)",
 		"n3 error: GPU 0000:0f:00: XID 79, 2 times since boot",
-		"n3 warning: GPU 0000:07:00: XID 31, once",
+		"n3 warning: GPU 0000:07:00: XID 31, once since boot",
 		"n4 error: nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
 	}, "\n")
 	if got := r.said(); got != want {

@@ -136,6 +136,7 @@ func TestXIDs(t *testing.T) {
 		"[  4.0] NVRM: Xid (PCI:0000:07:00): 13, Graphics Exception",
 		"[  4.5] NVRM: Xid (PCI:0000:07:00): 63, pid='<unknown>', Row Remapper: New row marked for remapping",
 		"[  4.6] NVRM: Xid (PCI:0000:07:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+		"[  4.7] NVRM: Xid (PCI:0000:0f:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
 		"[  5.0] NVRM: Xid (PCI:0000:07:00): , no number",
 		"[  6.0] a program wrote Xid: 79",
 		"[  7.0] NVRM: Xid (PCI:0000:07:00): 99999999999999999999999, too large",
@@ -149,16 +150,17 @@ func TestXIDs(t *testing.T) {
 	for _, want := range []string{
 		"n1 error: GPU 0000:07:00: XID 79, 2 times since boot",
 		"n1 error: GPU 0000:0f:00: XID 79, once since boot",
-		"n1 warning: GPU 0000:07:00: XID 13, once",
-		"n1 warning: GPU 0000:07:00: XID 63, once",
-		"n1 warning: GPU 0000:07:00: XID 154, once",
+		"n1 error: GPU 0000:0f:00: XID 154, once since boot",
+		"n1 warning: GPU 0000:07:00: XID 13, once since boot",
+		"n1 warning: GPU 0000:07:00: XID 63, once since boot; NVIDIA's XID catalog asks for no action",
+		"n1 warning: GPU 0000:07:00: XID 154, once since boot; NVIDIA's XID catalog asks for no action",
 		"n2 warning: cannot read the kernel log: XID errors of the GPUs were not checked",
 	} {
 		if !strings.Contains(got+"\n", want+"\n") {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
 	}
-	if strings.Contains(got, "n3") || strings.Count(got, "\n") > 6 {
+	if strings.Contains(got, "n3") || strings.Count(got, "\n") > 7 {
 		t.Error(got)
 	}
 }
