@@ -66,6 +66,7 @@ type stream struct {
 	hits map[*Sign]*Hit
 	// The state of a traceback.
 	open    int    // the line where it began, if any
+	began   int    // the line where the first of its chain began
 	chain   string // how the next traceback continues the last exception: duringHandling, or another line
 	ignored bool   // the traceback is of an ignored exception
 	frame   string // in the program's own code
@@ -130,8 +131,9 @@ func (s *Scanner) addPart(line string) {
 
 var (
 	exception = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Expired|Iteration|NotFound)(?:: |:?$)`)
-	isAny     = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)+[A-Z]\w*(?:: |:?$)`) // an exception with any name
-	training  = regexp.MustCompile(`(?i)(?:\b(?:loss|steps?|iter|iteration|epoch)\b['"]?\W{0,3}\d|\d(?:it/s|s/it))`)
+	// An exception with any name, or one of the few with a small letter: socket.gaierror, struct.error.
+	isAny    = regexp.MustCompile(`^(?:(?:[A-Za-z_]\w*\.)+[A-Z]\w*|socket\.(?:gaierror|herror|timeout)|[a-z]\w*\.error)(?:: |:?$)`)
+	training = regexp.MustCompile(`(?i)(?:\b(?:loss|steps?|iter|iteration|epoch)\b['"]?\W{0,3}\d|\d(?:it/s|s/it))`)
 	// Warnings have W of glog, WARNING of logging, or a category of Python's warnings. NCCL WARN is an error.
 	warns   = regexp.MustCompile(`(?:^|[\[ ])W(?:\d{3,4})? |\bWARNING\b|Warning: `)
 	library = regexp.MustCompile(`/(?:site|dist)-packages/|/lib(?:64)?/python|<frozen|<string>`)
@@ -203,7 +205,7 @@ func (s *Scanner) followTraceback(st *stream, line string, sign *Sign) {
 			st.chain = line
 		}
 		if st.chain == "" {
-			st.raised, st.known = nil, nil
+			st.raised, st.known, st.began = nil, nil, s.line
 		}
 		return
 	case strings.HasPrefix(line, "Exception ignored in"):
@@ -240,7 +242,13 @@ func (s *Scanner) endTraceback(st *stream, line string, sign *Sign) {
 	inside := st.open > 0
 	chain, ignored, frame, handled := st.chain, st.ignored, st.frame, st.known
 	st.open, st.chain, st.ignored, st.frame, st.known = 0, "", false, "", sign
-	if chain == duringHandling && handled != nil && handled.Handled && (sign == nil || sign.Class == Cause) {
+	switch {
+	case chain == "" || handled == nil:
+	case handled.Vague && sign != nil && sign != handled && sign.Class == Cause:
+		if h := st.hits[handled]; h != nil && h.Line >= st.began {
+			delete(st.hits, handled)
+		}
+	case chain == duringHandling && handled.Handled && (sign == nil || sign.Class == Cause):
 		s.remove(st, st.hits[handled])
 	}
 	switch {

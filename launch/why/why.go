@@ -42,6 +42,8 @@ type Sign struct {
 	// Handled is true if programs often catch the exception and continue. If another exception follows, that exception
 	// is the cause.
 	Handled bool `json:"handled"`
+	// Vague is true if another sign in the same chain of exceptions says more.
+	Vague bool `json:"vague"`
 	// Warns is true if a warning with the sign explains the errors that follow. Warnings with other causes never do.
 	Warns bool `json:"warns"`
 	// Lines are real lines with the sign, from a thread at Source.
