@@ -48,7 +48,7 @@ func Title(property string) string {
 func Properties() []Property {
 	return []Property{
 		{Name: "deepspeed", Must: true, key: wheel.SourceVersion, Of: func(f Facts) string { return installedOf(f).Version }},
-		{Name: "torch", Must: true, Of: torchVersion},
+		{Name: "torch", Must: true, Of: torchToCompare},
 		{Name: "cuda", Must: true, Of: func(f Facts) string { return f.TorchCUDA }},
 		{Name: "cxx11abi", Must: true, Unknown: true, Of: abiName},
 		{Name: "nccl", Must: true, Unknown: true, Of: func(f Facts) string { return f.NCCL }},
@@ -70,8 +70,8 @@ func Properties() []Property {
 // usualBuild matches the local versions of the builds of torch that differ only in their CUDA, which is another property.
 var usualBuild = regexp.MustCompile(`^(cu\d+|cpu|)$`)
 
-// torchVersion is X.Y.Z, and the build if it is not a usual one: +rocm6.4, +git1a2b, +1a2b.nv25.09.
-func torchVersion(f Facts) string {
+// torchToCompare is X.Y.Z, and the build if it is not a usual one: +rocm6.4, +git1a2b, +1a2b.nv25.09.
+func torchToCompare(f Facts) string {
 	if usualBuild.MatchString(f.TorchBuild) {
 		return f.Torch
 	}
@@ -88,9 +88,9 @@ func pythonVersion(f Facts) string {
 
 func pythonABI(version string) string {
 	if strings.HasSuffix(version, "t") {
-		return firstTwo(version) + "t"
+		return wheel.Minor(version) + "t"
 	}
-	return firstTwo(version)
+	return wheel.Minor(version)
 }
 
 func installedOf(f Facts) Installed {
@@ -98,11 +98,6 @@ func installedOf(f Facts) Installed {
 		return Installed{}
 	}
 	return *f.DeepSpeed
-}
-
-func firstTwo(version string) string {
-	parts := strings.SplitN(version, ".", 3)
-	return strings.Join(parts[:min(len(parts), 2)], ".")
 }
 
 func abiName(f Facts) string {

@@ -26,10 +26,12 @@ func Compare(all []ProbedNode, mixed bool) []Difference {
 		}
 	}
 	diffs, properties := []Difference{}, append(node.Properties(), companions(facts)...)
+	var within map[string]bool
+	if mixed {
+		within = mustWithinKinds(facts, kinds, properties)
+	}
 	for _, d := range node.Compare(facts, properties) {
-		of := slices.IndexFunc(properties, func(p node.Property) bool { return p.Name == d.What })
-		must := d.Must && (!mixed || d.What == "deepspeed" || differWithinKind(d, properties[of], kinds))
-		diff := Difference{What: d.What, Must: must}
+		diff := Difference{What: d.What, Must: d.Must && (!mixed || d.What == "deepspeed" || within[d.What])}
 		for _, v := range d.Values {
 			value := DifferenceValue{Value: v.Value}
 			for _, i := range v.Nodes {
@@ -42,19 +44,21 @@ func Compare(all []ProbedNode, mixed bool) []Difference {
 	return diffs
 }
 
-// differWithinKind reports whether nodes of the same kind differ in what matters of a property.
-func differWithinKind(d node.Diff, p node.Property, kinds []string) bool {
-	value := map[string]string{} // by kind
-	for _, v := range d.Values {
-		key := p.Key(v.Value)
-		for _, i := range v.Nodes {
-			if seen, ok := value[kinds[i]]; ok && seen != key && kinds[i] != "" {
-				return true
-			}
-			value[kinds[i]] = key
+// mustWithinKinds returns the properties in which nodes of one kind differ, but must agree.
+func mustWithinKinds(facts []node.Facts, kinds []string, properties []node.Property) map[string]bool {
+	byKind := map[string][]node.Facts{}
+	for i, kind := range kinds {
+		if kind != "" {
+			byKind[kind] = append(byKind[kind], facts[i])
 		}
 	}
-	return false
+	must := map[string]bool{}
+	for _, alike := range byKind {
+		for _, d := range node.Compare(alike, properties) {
+			must[d.What] = must[d.What] || d.Must
+		}
+	}
+	return must
 }
 
 // companions returns, as properties, the versions of the packages that dsbuild installed with

@@ -293,7 +293,7 @@ func (m *member) checkXIDs() {
 		level := Warning
 		why, hint := "", "run sudo dmesg | grep Xid to find the program that most likely caused it"
 		switch {
-		case slices.Contains(harmless, number), number == 154 && strings.HasSuffix(last[t], "(None)"): // what to do changed to nothing
+		case slices.Contains(harmless, number), number == 154 && strings.HasSuffix(last[t], "(None)"): // 154 names the new action
 			why, hint = "; NVIDIA's XID catalog asks for no action", ""
 		case !slices.Contains(ofPrograms, number):
 			level = Error
